@@ -1,0 +1,88 @@
+"""Every name that leaves a kvpath process, once: services, spans, attributes, events, modes, metrics.
+
+Terms are those of the field: prefill (P), decode (D), registration, rendezvous, WRITE, READ, descriptor,
+completion, lease. A rename here is a rename everywhere: router, connector, analysis, dashboards and tests
+import from this module and spell nothing themselves.
+"""
+
+from __future__ import annotations
+
+# --- Services (resource attribute ``service.name``) ---------------------------------------------------------
+SERVICE_ROUTER = "kvpath-router"
+SERVICE_PREFILL = "vllm-prefill"
+SERVICE_DECODE = "vllm-decode"
+
+# --- Modes --------------------------------------------------------------------------------------------------
+MODE_PUSH = "push"  # P WRITEs into D
+MODE_PULL = "pull"  # D READs from P
+MODE_REUSE = "reuse"  # pull, and D's KV goes back to P on the next turn
+MODE_PLAIN = "plain"  # no transfer: D computes the prompt itself (a visible fall-back)
+TRANSFER_MODES = (MODE_PUSH, MODE_PULL, MODE_REUSE)
+
+# --- Spans --------------------------------------------------------------------------------------------------
+SPAN_ROUTE = "kvpath.route"
+SPAN_LEG_PREFILL = "kvpath.leg.prefill"
+SPAN_LEG_DECODE = "kvpath.leg.decode"
+SPAN_PREFILL_QUEUE = "kvpath.prefill.queue"
+SPAN_PREFILL_COMPUTE = "kvpath.prefill.compute"
+SPAN_REGISTER = "kvpath.register"
+SPAN_RENDEZVOUS = "kvpath.rendezvous"
+SPAN_HANDSHAKE = "kvpath.handshake"
+SPAN_WRITE = "kvpath.write"
+SPAN_READ = "kvpath.read"
+SUFFIX_PREPARE = ".prepare"
+SUFFIX_SUBMIT = ".submit"
+SUFFIX_FLIGHT = ".flight"
+SPAN_AWAIT = "kvpath.await"
+SPAN_FIRST_STEP = "kvpath.first_step"
+SPAN_BLOCKS_HELD = "kvpath.blocks.held"
+
+EVENT_FIRST_TOKEN = "first_token"  # on the router's SERVER span
+EVENT_COMPLETION = "completion"  # on kvpath.await, one per completion notification
+
+# --- Span attributes ----------------------------------------------------------------------------------------
+ATTR_MODE = "kvpath.mode"  # str, one of the modes above
+ATTR_REQUEST_ID = "kvpath.request_id"  # str, the router's X-Request-Id; the same on every span of a trace
+ATTR_ENGINE_ID = "kvpath.engine_id"  # str, the engine that made the span
+ATTR_RANK = "kvpath.rank"  # int, tensor-parallel rank of the worker that made the span
+ATTR_PEER_ENGINE_ID = "kvpath.peer.engine_id"  # str
+ATTR_PEER_RANK = "kvpath.peer.rank"  # int
+ATTR_LAST_ARRIVAL = "kvpath.last_arrival"  # "registration" | "prefill", on kvpath.rendezvous
+ATTR_OPERATION = "kvpath.operation"  # "WRITE" | "READ"
+ATTR_BYTES = "kvpath.bytes"  # int
+ATTR_DESCRIPTORS = "kvpath.descriptors"  # int, descriptors as handed to NIXL
+ATTR_RUNS = "kvpath.contiguous_runs"  # int, runs of descriptors adjacent on both sides
+ATTR_RATE = "kvpath.gigabytes_per_second"  # float, bytes / (submit + flight), 1e9 bytes
+ATTR_POLL_GAP = "kvpath.poll_gap_ns"  # int: the end lies at most this much earlier than it was seen
+ATTR_COMPLETION_COUNT = "kvpath.completion.count"  # int, running count, on the completion event
+ATTR_COMPLETION_EXPECTED = "kvpath.completion.expected"  # int
+ATTR_PRODUCER_RANK = "kvpath.producer.rank"  # int, on the completion event
+ATTR_RELEASE_REASON = "kvpath.release_reason"  # "done" | "lease_expired" | "aborted", on kvpath.blocks.held
+ATTR_PHASE = "kvpath.route.phase"  # "prefill" | "decode" | "both", on kvpath.route
+ATTR_POLICY = "kvpath.route.policy"  # str
+ATTR_CANDIDATES = "kvpath.route.candidates"  # str[], "<engine>=<outstanding>"
+ATTR_CHOSEN = "kvpath.route.chosen"  # str[], engine ids
+ATTR_FALLBACK = "kvpath.fallback"  # str, why this request runs in mode "plain"
+ATTR_INCOMPLETE = "kvpath.incomplete"  # str[], what telemetry lost about this request
+ATTR_PROMPT_TOKENS = "kvpath.prompt_tokens"  # int, on kvpath.prefill.queue
+ATTR_EXTERNAL_TOKENS = "kvpath.external_tokens"  # int, tokens whose KV comes from the other engine
+ATTR_ERROR_TYPE = "error.type"
+
+ATTR_BOOT_ID = "kvpath.boot_id"  # resource: processes with one boot id share one clock
+
+# --- Wire ---------------------------------------------------------------------------------------------------
+HEADER_MODE = "x-kvpath-mode"
+HEADER_REQUEST_ID = "x-request-id"
+HEADER_TRACEPARENT = "traceparent"
+PARAM_TRACEPARENT = "traceparent"  # inside kv_transfer_params
+PARAM_REQUEST_ID = "kvpath_request_id"  # inside kv_transfer_params
+PARAM_MODE = "transfer_mode"  # inside kv_transfer_params; upstream's own key
+PARAM_TELEMETRY = "kvpath"  # inside a push registration: what P's writer needs for its spans
+
+LAST_ARRIVAL_REGISTRATION = "registration"
+LAST_ARRIVAL_PREFILL = "prefill"
+RELEASE_DONE = "done"
+RELEASE_LEASE_EXPIRED = "lease_expired"
+RELEASE_ABORTED = "aborted"
+OPERATION_WRITE = "WRITE"
+OPERATION_READ = "READ"
