@@ -1,0 +1,44 @@
+# Every target works as the first command in a fresh clone: it fills .venv before it starts.
+.DEFAULT_GOAL := help
+.PHONY: help demo up test test-fast lint format bench lock clean venv
+
+PY := .venv/bin/python
+
+help:  ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
+
+demo: venv  ## both engines, router and store; 12 requests a mode; the comparison (minutes)
+	@$(PY) -m stack demo
+
+up: venv  ## the same, without requests, until Ctrl-C
+	@$(PY) -m stack up
+
+test: lint  ## lint, then all tests, also those that start real engines
+	$(PY) -m pytest
+
+test-fast: lint  ## lint, then the tests that need no engine
+	$(PY) -m pytest -m "not live"
+
+lint: venv  ## ruff and mypy
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+format: venv  ## puts the code into shape
+	$(PY) -m ruff check --fix .
+	$(PY) -m ruff format .
+
+bench: venv  ## what telemetry, router, store and analysis cost on this machine; writes out/bench.json
+	@$(PY) -m stack bench
+
+lock: venv  ## resolves pyproject.toml into requirements.lock again
+	.venv/bin/uv pip compile --quiet --universal --no-annotate --no-header --python-version 3.11 --upgrade \
+	  --extra cpu --extra demo --extra dev pyproject.toml -o out/requirements.lock
+	grep -vE "sys_platform == '(never|win32|emscripten|darwin)'" out/requirements.lock > requirements.lock
+
+clean:  ## removes what was built and written here; the model cache (~/.cache/kvpath) stays
+	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find connector stack dashboards tests -name __pycache__ -type d -exec rm -rf {} +
+
+venv:
+	@.ci/venv
