@@ -1,0 +1,108 @@
+"""What can go wrong with a request, and how it looks to the client.
+
+RouterError                  answered in the OpenAI error shape
+├── BadRequest               400/413, the client's request cannot be served
+├── NoEngine                 503, no healthy engine for this mode
+├── UpstreamUnreachable      502, the engine did not accept a connection
+├── ConnectTimeout           504, the engine did not accept a connection in time
+├── UpstreamBroken           502, the engine closed or garbled its answer
+├── DeadlineExceeded         504, nothing came in time
+└── EngineAnswered           the engine's own status and body, passed on
+"""
+
+from __future__ import annotations
+
+import json
+
+
+class RouterError(Exception):
+    """A failure with an HTTP status, an OpenAI error ``type`` and a bounded ``error_type`` for telemetry."""
+
+    status = 500
+    kind = "internal_error"
+    error_type = "internal_error"
+
+    def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.param = param
+
+    def body(self) -> bytes:
+        """Returns the response body, UTF-8 JSON."""
+        return error_body(self.message, self.kind, self.code or self.error_type, self.param)
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """Returns the response headers that belong to :meth:`body`."""
+        return [(b"content-type", b"application/json")]
+
+
+def error_body(message: str, kind: str, code: str | None, param: str | None = None) -> bytes:
+    """Returns an error in the OpenAI shape as UTF-8 JSON."""
+    return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
+
+
+class BadRequest(RouterError):
+    kind = "invalid_request_error"
+    error_type = "bad_request"
+
+    def __init__(self, message: str, *, status: int = 400, code: str | None = None, param: str | None = None) -> None:
+        super().__init__(message, code=code, param=param)
+        self.status = status
+
+
+class NoEngine(RouterError):
+    status = 503
+    kind = "service_unavailable"
+    error_type = "no_healthy_engine"
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        return [*super().headers(), (b"retry-after", b"1")]
+
+
+class UpstreamUnreachable(RouterError):
+    status = 502
+    kind = "bad_gateway"
+    error_type = "connect_error"
+
+
+class ConnectTimeout(RouterError):
+    status = 504
+    kind = "gateway_timeout"
+    error_type = "connect_timeout"
+
+
+class UpstreamBroken(RouterError):
+    status = 502
+    kind = "bad_gateway"
+    error_type = "upstream_broken"
+
+
+class DeadlineExceeded(RouterError):
+    status = 504
+    kind = "gateway_timeout"
+    error_type = "deadline_exceeded"
+
+
+class EngineAnswered(RouterError):
+    """An engine's own error, to be passed on as it is."""
+
+    kind = "engine_error"
+
+    def __init__(
+        self, engine_id: str, status: int, body: bytes, content_type: str, retry_after: str | None = None
+    ) -> None:
+        super().__init__(f"engine {engine_id} answered {status}")
+        self.status = status if status >= 400 else 502
+        self.error_type = str(status)
+        self._body = body
+        self._content_type = content_type or "application/json"
+        self._retry_after = retry_after
+
+    def body(self) -> bytes:
+        return self._body or super().body()
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        kind = self._content_type if self._body else "application/json"
+        more = [(b"retry-after", self._retry_after.encode("latin-1"))] if self._retry_after else []
+        return [(b"content-type", kind.encode("latin-1")), *more]
