@@ -1,0 +1,142 @@
+"""Finds the spans of the trace contract in one trace: who is the prefill leg, which WRITE belongs to which rank.
+
+Pure; looks at names, parents and ranks, never at which span happens to come first in time across hosts. A span whose
+parent is wrong is still found by name, so that one lost edge does not hide the rest: :mod:`stack.analysis.complete`
+is what reports the edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from connector import names
+from stack.analysis.trace import Span, Trace
+
+SPAN_LLM_REQUEST = "llm_request"  # vLLM's own span
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One WRITE or READ of one rank, with its three phases where the trace has them."""
+
+    span: Span
+    prepare: Span | None
+    submit: Span | None
+    flight: Span | None
+
+    @property
+    def rank(self) -> object:
+        return self.span.attributes.get(names.ATTR_RANK)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSpans:
+    """The spans of one request by their part in it; ``None`` or empty where the trace lacks them."""
+
+    trace: Trace
+    by_name: dict[str, list[Span]]
+    root: Span | None
+    mode: str
+    request_id: str
+    leg_prefill: Span | None
+    leg_decode: Span | None
+    queue: Span | None
+    compute: Span | None
+    registers: tuple[Span, ...]
+    rendezvous: tuple[Span, ...]
+    prefill_handshakes: tuple[Span, ...]
+    decode_handshakes: tuple[Span, ...]
+    transfers: tuple[Transfer, ...]
+    awaits: tuple[Span, ...]
+    first_step: Span | None
+    blocks_held: Span | None
+
+    @property
+    def first_token_ns(self) -> int | None:
+        return self.root.event_time(names.EVENT_FIRST_TOKEN) if self.root else None
+
+
+def request_spans(trace: Trace) -> RequestSpans:
+    """Sorts the spans of ``trace`` by their part in the request."""
+    by_name = trace.named()
+    root = trace.server_span()
+    mode = str(_first_attribute(root, trace, names.ATTR_MODE))
+    prefill, decode = _leg(by_name, names.SPAN_LEG_PREFILL), _leg(by_name, names.SPAN_LEG_DECODE)
+    # In mode plain D computes the prompt, so what would be P's spans lie under the decode leg.
+    computing = decode if mode == names.MODE_PLAIN else prefill
+
+    def under(leg: Span | None, name: str) -> list[Span]:
+        return _under(leg, by_name.get(name, ()))
+
+    transfer_name = names.SPAN_WRITE if mode == names.MODE_PUSH else names.SPAN_READ
+    transfer_leg = prefill if mode == names.MODE_PUSH else decode
+    handshakes = by_name.get(names.SPAN_HANDSHAKE, ())
+    return RequestSpans(
+        trace=trace,
+        by_name=by_name,
+        root=root,
+        mode=mode,
+        request_id=str(_first_attribute(root, trace, names.ATTR_REQUEST_ID)),
+        leg_prefill=prefill,
+        leg_decode=decode,
+        queue=_last(under(computing, names.SPAN_PREFILL_QUEUE)),
+        compute=_last(under(computing, names.SPAN_PREFILL_COMPUTE)),
+        registers=tuple(under(decode, names.SPAN_REGISTER)),
+        rendezvous=tuple(under(prefill, names.SPAN_RENDEZVOUS)),
+        prefill_handshakes=_by_side(handshakes, prefill, names.SERVICE_PREFILL),
+        decode_handshakes=_by_side(handshakes, decode, names.SERVICE_DECODE),
+        transfers=_transfers(by_name, transfer_name, under(transfer_leg, transfer_name)),
+        awaits=tuple(under(decode, names.SPAN_AWAIT)),
+        first_step=_last(under(decode, names.SPAN_FIRST_STEP)),
+        blocks_held=_last(under(prefill, names.SPAN_BLOCKS_HELD)),
+    )
+
+
+def _first_attribute(root: Span | None, trace: Trace, key: str) -> object:
+    if root is not None and key in root.attributes:
+        return root.attributes[key]
+    return next((s.attributes[key] for s in trace.spans if key in s.attributes), "")
+
+
+def _leg(by_name: dict[str, list[Span]], name: str) -> Span | None:
+    """After a retry the leg that counts is the last one that did not fail."""
+    legs = by_name.get(name, ())
+    return _last([leg for leg in legs if not leg.failed]) or _last(legs)
+
+
+def _last(spans: Sequence[Span]) -> Span | None:
+    return spans[-1] if spans else None
+
+
+def _under(leg: Span | None, spans: Sequence[Span]) -> list[Span]:
+    children = [s for s in spans if leg is not None and s.parent_span_id == leg.span_id]
+    return children or list(spans)
+
+
+def _by_side(spans: Sequence[Span], leg: Span | None, service: str) -> tuple[Span, ...]:
+    """A handshake belongs to the engine that made it; its leg decides when the resource does not say."""
+    services = (names.SERVICE_PREFILL, names.SERVICE_DECODE)
+    leg_id = leg.span_id if leg is not None else ""
+    return tuple(
+        s
+        for s in spans
+        if s.resource.service_name == service
+        or (s.resource.service_name not in services and s.parent_span_id == leg_id)
+    )
+
+
+def _transfers(by_name: dict[str, list[Span]], name: str, spans: Sequence[Span]) -> tuple[Transfer, ...]:
+    phases: dict[tuple[str, str], Span] = {}
+    for suffix in (names.SUFFIX_PREPARE, names.SUFFIX_SUBMIT, names.SUFFIX_FLIGHT):
+        for phase in by_name.get(name + suffix, ()):
+            phases[phase.parent_span_id, suffix] = phase
+    return tuple(
+        Transfer(
+            span,
+            phases.get((span.span_id, names.SUFFIX_PREPARE)),
+            phases.get((span.span_id, names.SUFFIX_SUBMIT)),
+            phases.get((span.span_id, names.SUFFIX_FLIGHT)),
+        )
+        for span in spans
+    )
