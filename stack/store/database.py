@@ -11,7 +11,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from stack.store.errors import StorageFailed
+from stack.store.errors import StorageError
 from stack.store.otlp import Batch, TracePart
 
 SCHEMA_VERSION = 1
@@ -37,16 +37,16 @@ RETURNING id
 """
 
 
-def failure(path: Path, error: Exception) -> StorageFailed:
+def failure(path: Path, error: Exception) -> StorageError:
     """Says in one line what SQLite refused and what to try."""
     hint = "free space, or lower max_bytes" if "full" in str(error) or "I/O" in str(error) else "check the file"
     if "malformed" in str(error) or "not a database" in str(error):
         hint = "the file is damaged: move it away and start again"
-    return StorageFailed(f"trace store {path}: {error}; {hint}")
+    return StorageError(f"trace store {path}: {error}; {hint}")
 
 
 def open_writer(path: Path) -> sqlite3.Connection:
-    """Opens (and creates) the database for the one writer; raises StorageFailed. Statements begin explicitly."""
+    """Opens (and creates) the database for the one writer; raises StorageError. Statements begin explicitly."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
@@ -151,7 +151,7 @@ def evict(connection: sqlite3.Connection, up_to: int) -> int:
 
 
 def compact(connection: sqlite3.Connection) -> None:
-    """Gives unused pages back to the file system and empties the write-ahead log."""
+    """Gives unused pages back to the file system."""
     connection.execute("PRAGMA incremental_vacuum").fetchall()
     checkpoint(connection)
 

@@ -1,14 +1,14 @@
 """What can go wrong in the trace store.
 
 StoreError
-├── BadRequest             400  the caller's input is wrong; the message names the part
-├── TraceNotFound          404
-├── UnsupportedMediaType   415  not OTLP protobuf or JSON, or an unknown Content-Encoding
-├── BodyTooLarge           413  compressed or decompressed body over ``max_body_bytes``
-└── Unavailable            503  nothing was stored; the caller may retry after ``retry_after_s``
-    ├── Overloaded              the write queue is full
-    ├── StorageFailed           SQLite refused: disk full, file corrupted, ...
-    └── SearchTimeout           a search that no index serves took too long (no partial answers)
+├── BadRequestError            400  the caller's input is wrong; the message names the part
+├── TraceNotFoundError         404
+├── BodyTooLargeError          413  compressed or decompressed body over ``max_body_bytes``
+├── UnsupportedMediaTypeError  415  not OTLP protobuf or JSON, or an unknown Content-Encoding
+└── UnavailableError           503  nothing was stored or answered; retry after ``retry_after_s``
+    ├── OverloadedError             the write queue is full
+    ├── StorageError                SQLite refused: disk full, file corrupted, ...
+    └── SearchTimeoutError          a search that no index serves took too long (no partial answers)
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ class StoreError(Exception):
     reason = "internal"
 
 
-class BadRequest(StoreError):
+class BadRequestError(StoreError):
     status = 400
     reason = "malformed"
 
 
-class TraceNotFound(StoreError):
+class TraceNotFoundError(StoreError):
     status = 404
     reason = "not_found"
 
 
-class UnsupportedMediaType(StoreError):
+class UnsupportedMediaTypeError(StoreError):
     status = 415
     reason = "media_type"
 
 
-class BodyTooLarge(StoreError):
+class BodyTooLargeError(StoreError):
     status = 413
     reason = "too_large"
 
 
-class Unavailable(StoreError):
+class UnavailableError(StoreError):
     status = 503
     reason = "unavailable"
     retry_after_s = 1
 
 
-class Overloaded(Unavailable):
+class OverloadedError(UnavailableError):
     reason = "queue_full"
 
 
-class StorageFailed(Unavailable):
+class StorageError(UnavailableError):
     reason = "storage"
     retry_after_s = 5
 
 
-class SearchTimeout(Unavailable):
+class SearchTimeoutError(UnavailableError):
     reason = "search_timeout"

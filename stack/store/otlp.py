@@ -18,7 +18,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span, Status, TracesData
 
 from connector import names
-from stack.store.errors import BadRequest, BodyTooLarge, UnsupportedMediaType
+from stack.store.errors import BadRequestError, BodyTooLargeError, UnsupportedMediaTypeError
 from stack.store.otlp_json import ids_from_hex
 
 PROTOBUF = "application/x-protobuf"
@@ -72,9 +72,9 @@ def unpack(blobs: list[bytes]) -> bytes:
 
 
 def inflate(body: bytes, encoding: str, limit: int) -> bytes:
-    """Undoes ``Content-Encoding``; raises BodyTooLarge beyond ``limit`` bytes, however small the body was."""
+    """Undoes ``Content-Encoding``; raises BodyTooLargeError beyond ``limit`` bytes, however small the body was."""
     if encoding not in ("", "identity", "gzip"):
-        raise UnsupportedMediaType(f"Content-Encoding {encoding!r} is not supported; send gzip or none")
+        raise UnsupportedMediaTypeError(f"Content-Encoding {encoding!r} is not supported; send gzip or none")
     if encoding != "gzip":
         return body
     pieces, total = [], 0
@@ -84,30 +84,30 @@ def inflate(body: bytes, encoding: str, limit: int) -> bytes:
             pieces.append(member.decompress(body, limit - total + 1))
             total += len(pieces[-1])
             if total > limit:
-                raise BodyTooLarge(
+                raise BodyTooLargeError(
                     f"the decompressed body exceeds {limit} bytes (max_body_bytes); send smaller batches"
                 )
             if not member.eof:
-                raise BadRequest("the gzip body ends early")
+                raise BadRequestError("the gzip body ends early")
             body = member.unused_data
     except zlib.error as error:
-        raise BadRequest(f"the body is not gzip as its Content-Encoding says: {error}") from error
+        raise BadRequestError(f"the body is not gzip as its Content-Encoding says: {error}") from error
     return b"".join(pieces)
 
 
 def parse(body: bytes, media_type: str) -> ExportTraceServiceRequest:
-    """Parses a decompressed body; raises UnsupportedMediaType or BadRequest."""
+    """Parses a decompressed body; raises UnsupportedMediaTypeError or BadRequestError."""
     if media_type in (PROTOBUF, "application/protobuf"):
         try:
             return ExportTraceServiceRequest.FromString(body)
         except DecodeError as error:
-            raise BadRequest(f"the body is not an ExportTraceServiceRequest protobuf: {error}") from error
+            raise BadRequestError(f"the body is not an ExportTraceServiceRequest protobuf: {error}") from error
     if media_type == JSON:
         try:
             return ParseDict(ids_from_hex(json.loads(body)), ExportTraceServiceRequest(), ignore_unknown_fields=True)
         except (ParseError, ValueError, RecursionError) as error:
-            raise BadRequest(f"the body is not OTLP JSON: {error}") from error
-    raise UnsupportedMediaType(f"Content-Type {media_type!r} is not OTLP; send {PROTOBUF} or {JSON}")
+            raise BadRequestError(f"the body is not OTLP JSON: {error}") from error
+    raise UnsupportedMediaTypeError(f"Content-Type {media_type!r} is not OTLP; send {PROTOBUF} or {JSON}")
 
 
 def split(request: ExportTraceServiceRequest, size: int) -> Batch:

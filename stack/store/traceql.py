@@ -9,7 +9,7 @@
     field      = ".attr" | "span.attr" | "resource.attr" | intrinsic
     operator   = "=" | "!=" | "=~" | "!~" | ">" | ">=" | "<" | "<="
 
-Everything else of TraceQL (pipelines, structural operators, arithmetic, other scopes) raises BadRequest that names
+Everything else of TraceQL (pipelines, structural operators, arithmetic, other scopes) raises BadRequestError that names
 the part: never a silently wrong answer. ``str(expression)`` prints what :func:`parse` reads back.
 """
 
@@ -18,9 +18,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import NoReturn
 
-from stack.store.errors import BadRequest
+from stack.store.errors import BadRequestError
 from stack.store.traceql_tokens import Token, duration_ns, quote, string_of, tokenize
 
 MAX_DEPTH = 50
@@ -150,7 +149,7 @@ def to_query(expression: Expression | None) -> str:
 
 
 def parse(query: str) -> Expression | None:
-    """Parses a query; ``None`` stands for ``{}``. Raises BadRequest naming the part that is wrong or unsupported."""
+    """Parses a query; ``None`` stands for ``{}``. Raises BadRequestError naming the unsupported part."""
     return _Parser(tokenize(query)).query()
 
 
@@ -162,18 +161,18 @@ class _Parser:
 
     def query(self) -> Expression | None:
         if self._peek().text != "{":
-            self._refuse("a query starts with '{'")
+            raise self._refusal("a query starts with '{'")
         self._advance()
         expression = None if self._peek().text == "}" else self._or()
         self._expect("}")
         if self._peek().kind != "end":
-            self._refuse("only one spanset filter { ... } is supported: no pipelines, no structural operators")
+            raise self._refusal("only one spanset filter { ... } is supported: no pipelines, no structural operators")
         return expression
 
     def _or(self) -> Expression:
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            self._refuse(f"more than {MAX_DEPTH} nested parentheses are not supported")
+            raise self._refusal(f"more than {MAX_DEPTH} nested parentheses are not supported")
         parts = [self._and()]
         while self._peek().text == "||":
             self._advance()
@@ -197,13 +196,13 @@ class _Parser:
         field = self._field()
         operator = self._peek()
         if operator.kind != "operator":
-            self._refuse("expected one of = != =~ !~ > >= < <= after a field")
+            raise self._refusal("expected one of = != =~ !~ > >= < <= after a field")
         self._advance()
         literal = self._peek()
         value = self._literal()
         problem = _mismatch(field, operator.text, value)
         if problem:
-            self._refuse(problem, literal)
+            raise self._refusal(problem, literal)
         return Comparison(field, operator.text, value)
 
     def _field(self) -> Field:
@@ -214,7 +213,7 @@ class _Parser:
             return Attribute(Scope(f"{prefix}."), string_of(name) if name.startswith('"') else name)
         intrinsic = _INTRINSICS.get(token.text) if token.kind == "word" else None
         if intrinsic is None:
-            self._refuse("expected .attr, span.attr, resource.attr or one of " + ", ".join(sorted(_INTRINSICS)))
+            raise self._refusal("expected .attr, span.attr, resource.attr or one of " + ", ".join(sorted(_INTRINSICS)))
         self._advance()
         return intrinsic
 
@@ -229,7 +228,7 @@ class _Parser:
             return float(token.text) if re.search("[.eE]", token.text) else int(token.text)
         if token.kind == "word" and token.text in _KEYWORDS:
             return _KEYWORDS[token.text]
-        self._refuse("expected a literal: string, number, duration, true, false, nil, a status or a kind", token)
+        raise self._refusal("expected a literal: string, number, duration, true, false, nil, a status or a kind", token)
 
     def _peek(self) -> Token:
         return self._tokens[self._next]
@@ -239,13 +238,13 @@ class _Parser:
 
     def _expect(self, text: str) -> None:
         if self._peek().text != text:
-            self._refuse(f"expected {text!r}, '&&' or '||'")
+            raise self._refusal(f"expected {text!r}, '&&' or '||'")
         self._advance()
 
-    def _refuse(self, why: str, token: Token | None = None) -> NoReturn:
+    def _refusal(self, why: str, token: Token | None = None) -> BadRequestError:
         token = token or self._peek()
         found = token.text or "the end of the query"
-        raise BadRequest(f"TraceQL: {found!r} at character {token.position + 1}: {why}")
+        return BadRequestError(f"TraceQL: {found!r} at character {token.position + 1}: {why}")
 
 
 def _mismatch(field: Field, operator: str, value: Literal) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
-from stack.store.errors import BadRequest
+from stack.store.errors import BadRequestError
 
 MAX_QUERY_CHARACTERS = 8192
 
@@ -36,14 +36,14 @@ class Token:
 
 
 def tokenize(query: str) -> list[Token]:
-    """Splits a query; the last token has kind ``end``. Raises BadRequest at the first character that fits nothing."""
+    """Splits a query; the last token has kind ``end``. Raises BadRequestError where nothing fits."""
     if len(query) > MAX_QUERY_CHARACTERS:
-        raise BadRequest(f"TraceQL: the query is longer than {MAX_QUERY_CHARACTERS} characters")
+        raise BadRequestError(f"TraceQL: the query is longer than {MAX_QUERY_CHARACTERS} characters")
     tokens, position = [], 0
     while position < len(query):
         match = _TOKEN.match(query, position)
         if match is None or match.lastgroup is None:
-            raise BadRequest(f"TraceQL: {query[position]!r} at character {position + 1} is not supported")
+            raise BadRequestError(f"TraceQL: {query[position]!r} at character {position + 1} is not supported")
         if match.lastgroup != "space":
             tokens.append(Token(match.lastgroup, match.group(), position))
         position = match.end()
@@ -52,13 +52,15 @@ def tokenize(query: str) -> list[Token]:
 
 
 def string_of(text: str) -> str:
-    """Returns what a quoted string says; raises BadRequest for an escape that is not supported."""
+    """Returns what a quoted string says; raises BadRequestError for an escape that is not supported."""
     if text.startswith("`"):
         return text[1:-1]
 
     def unescape(match: re.Match[str]) -> str:
         if match.group(1) not in _ESCAPES:
-            raise BadRequest(f"TraceQL: the escape {match.group()!r} in a string is not supported; use a `raw string`")
+            raise BadRequestError(
+                f"TraceQL: the escape {match.group()!r} in a string is not supported; use a `raw string`"
+            )
         return _ESCAPES[match.group(1)]
 
     return re.sub(r"\\(.)", unescape, text[1:-1], flags=re.DOTALL)
@@ -72,9 +74,9 @@ def quote(text: str) -> str:
 
 
 def duration_ns(text: str) -> int:
-    """Reads ``1.5s``, ``100ms``, ``1h30m`` in nanoseconds; raises BadRequest for anything else."""
+    """Reads ``1.5s``, ``100ms``, ``1h30m`` in nanoseconds; raises BadRequestError for anything else."""
     if not re.fullmatch(_DURATION, text):
-        raise BadRequest(f"{text!r} is not a duration such as 100ms, 1.5s or 1h30m")
+        raise BadRequestError(f"{text!r} is not a duration such as 100ms, 1.5s or 1h30m")
     total = sum(
         Fraction(amount) * _UNITS[unit] for amount, unit in re.findall(rf"({_AMOUNT})(ns|us|µs|ms|s|m|h)", text)
     )

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from stack.store import database
-from stack.store.errors import Overloaded, StorageFailed, Unavailable
+from stack.store.errors import OverloadedError, StorageError, UnavailableError
 from stack.store.metrics import StoreMetrics
 from stack.store.otlp import Batch
 from stack.store.settings import StoreSettings
@@ -44,7 +44,7 @@ class Writer:
     def __init__(
         self, settings: StoreSettings, metrics: StoreMetrics, clock_ns: Callable[[], int] = time.time_ns
     ) -> None:
-        """Opens the database; raises StorageFailed. ``clock_ns`` gives Unix nanoseconds."""
+        """Opens the database; raises StorageError. ``clock_ns`` gives Unix nanoseconds."""
         self._settings = settings
         self._metrics = metrics
         self._clock_ns = clock_ns
@@ -53,7 +53,7 @@ class Writer:
         self._lock = threading.Lock()
         self._pending_bytes = 0
         self._stopping = False
-        self._failure: StorageFailed | None = None
+        self._failure: StorageError | None = None
         self._thread = threading.Thread(target=self._run, name="kvpath-store-writer", daemon=True)
         self._thread.start()
 
@@ -63,19 +63,19 @@ class Writer:
         return self._pending_bytes
 
     @property
-    def failure(self) -> Unavailable | None:
+    def failure(self) -> UnavailableError | None:
         """Why the store cannot write at the moment; None when the last write succeeded."""
         if not self._thread.is_alive():
-            return StorageFailed(f"trace store {self._settings.path}: the writer has stopped; restart the store")
+            return StorageError(f"trace store {self._settings.path}: the writer has stopped; restart the store")
         return self._failure
 
     def reserve(self, size: int) -> None:
-        """Claims ``size`` bytes of the queue before the work of parsing; raises Overloaded when it is full."""
+        """Claims ``size`` bytes of the queue before the work of parsing; raises OverloadedError when it is full."""
         with self._lock:
             if self._stopping:
-                raise Overloaded("the trace store is shutting down")
+                raise OverloadedError("the trace store is shutting down")
             if self._pending_bytes and self._pending_bytes + size > self._settings.queue_bytes:
-                raise Overloaded(
+                raise OverloadedError(
                     f"the write queue is full ({self._pending_bytes} bytes wait); retry, or raise queue_bytes"
                 )
             self._pending_bytes += size
@@ -86,12 +86,12 @@ class Writer:
             self._pending_bytes -= size
 
     def submit(self, batch: Batch) -> Future[None]:
-        """Queues a batch; the future ends when it is committed, or raises StorageFailed."""
+        """Queues a batch; the future ends when it is committed, or raises StorageError."""
         entry = _Entry(batch, Future())
         entry.done.set_running_or_notify_cancel()  # a sender that hangs up cannot take its spans back
         with self._lock:
             if self._stopping:
-                raise Overloaded("the trace store is shutting down")
+                raise OverloadedError("the trace store is shutting down")
             self._queue.put(entry)
         return entry.done
 
@@ -170,6 +170,8 @@ class Writer:
             if not up_to:
                 break
             self._metrics.evicted_size.inc(database.evict(connection, up_to))
+        if database.file_bytes(settings.path) + room > settings.max_bytes:
+            database.checkpoint(connection)  # usually it is the log that a slow reader let grow
         if database.file_bytes(settings.path) + room > settings.max_bytes:
             database.compact(connection)
 
