@@ -58,9 +58,14 @@ class RunningPart:
         """The guard's pid; the part's processes are below it."""
         return self._guard.pid
 
+    @property
+    def status(self) -> int | None:
+        """The exit status (``128 + signal`` for a signal), ``None`` while it runs."""
+        return self._guard.poll()
+
     def check(self) -> None:
         """Raises :class:`DeploymentError` with the last log lines when the part has ended."""
-        status = self._guard.poll()
+        status = self.status
         if status is None:
             return
         tail = "\n".join(f"  | {line}" for line in last_lines(self.part.log, LOG_TAIL_LINES))

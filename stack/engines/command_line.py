@@ -1,0 +1,132 @@
+"""Command lines and environments of the vLLM engines, as pure functions of an :class:`EngineSpec`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Literal
+
+from connector import names
+from connector.bootstrap import traces_url
+
+Role = Literal["prefill", "decode"]
+ConnectorKind = Literal["switch", "push", "pull", "upstream-push", "upstream-pull", "none"]
+
+_SERVICES: dict[Role, str] = {"prefill": names.SERVICE_PREFILL, "decode": names.SERVICE_DECODE}
+_KV_ROLES: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
+# Connector class and the module it is loaded from; no module: it is vLLM's own.
+_CONNECTORS: dict[ConnectorKind, tuple[str, str | None]] = {
+    "switch": ("SwitchConnector", "connector.switch"),
+    "push": ("TracedPushConnector", "connector.nixl"),
+    "pull": ("TracedPullConnector", "connector.nixl"),
+    "upstream-push": ("NixlPushConnector", None),
+    "upstream-pull": ("NixlPullConnector", None),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSpec:
+    """One vLLM engine. ``otlp_endpoint`` is an OTLP/HTTP base URL; ``None`` turns the engine's tracing off."""
+
+    role: Role
+    engine_id: str
+    model: str  # a directory, or a name that vLLM resolves
+    served_model_name: str
+    port: int
+    side_channel_port: int  # the switch connector's pull side uses the next one as well
+    host: str = "127.0.0.1"
+    side_channel_host: str = "127.0.0.1"
+    connector: ConnectorKind = "switch"
+    device: Literal["cpu", "cuda"] = "cpu"
+    dtype: str = "auto"
+    load_format: Literal["auto", "dummy"] = "auto"
+    block_size: int = 32  # tokens
+    max_model_len: int = 4096  # tokens
+    tensor_parallel_size: int = 1
+    prefix_caching: bool = False  # off: one prompt sent twice costs the same twice, as a comparison needs
+    cpu_threads: int = 1
+    cpu_kv_cache_gib: int = 1
+    gpu_memory_utilization: float = 0.9
+    visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES
+    otlp_endpoint: str | None = "http://127.0.0.1:4318"
+    extra_args: tuple[str, ...] = ()
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """Every port that the engine listens on and that a launcher should find free."""
+        if self.connector == "none":
+            return (self.port,)
+        if self.connector == "switch":
+            return (self.port, self.side_channel_port, self.side_channel_port + 1)
+        return (self.port, self.side_channel_port)
+
+
+def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
+    """Returns the engine's command. The module is run, not the ``vllm`` script: the CPU wheel's script is broken."""
+    argv = [
+        *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", spec.model),
+        *("--served-model-name", spec.served_model_name),
+        *("--host", spec.host),
+        *("--port", str(spec.port)),
+        *("--dtype", spec.dtype),
+        *("--load-format", spec.load_format),
+        *("--block-size", str(spec.block_size)),
+        *("--max-model-len", str(spec.max_model_len)),
+        *("--tensor-parallel-size", str(spec.tensor_parallel_size)),
+        "--enable-prefix-caching" if spec.prefix_caching else "--no-enable-prefix-caching",
+        "--disable-uvicorn-access-log",
+    ]
+    if spec.device == "cpu":
+        argv.append("--enforce-eager")
+    else:
+        argv += ["--gpu-memory-utilization", str(spec.gpu_memory_utilization)]
+    if spec.connector != "none":
+        argv += ["--kv-transfer-config", json.dumps(kv_transfer_config(spec))]
+    if spec.otlp_endpoint is not None:  # without it vLLM drops the traceparent it is sent
+        argv += ["--otlp-traces-endpoint", traces_url(spec.otlp_endpoint)]
+    return (*argv, *spec.extra_args)
+
+
+def kv_transfer_config(spec: EngineSpec) -> dict[str, object]:
+    """Returns the value of ``--kv-transfer-config``; raises ``KeyError`` for an engine without a connector."""
+    connector, module = _CONNECTORS[spec.connector]
+    config: dict[str, object] = {
+        "kv_connector": connector,
+        "kv_role": _KV_ROLES[spec.role],
+        "engine_id": spec.engine_id,
+    }
+    if spec.device == "cpu":
+        config["kv_buffer_device"] = "cpu"
+    if module is not None:
+        config["kv_connector_module_path"] = module
+        config["kv_connector_extra_config"] = {"kvpath_otlp_endpoint": spec.otlp_endpoint}
+    return config
+
+
+def engine_env(spec: EngineSpec) -> dict[str, str]:
+    """Returns what the engine's environment needs beyond the launcher's own."""
+    env = {
+        "OTEL_SERVICE_NAME": _SERVICES[spec.role],
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        "VLLM_NIXL_SIDE_CHANNEL_HOST": spec.side_channel_host,
+        "VLLM_NIXL_SIDE_CHANNEL_PORT": str(spec.side_channel_port),
+        "PYTHONHASHSEED": "0",  # block hashes of different engines must agree
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    if spec.device == "cpu":
+        env |= {
+            "VLLM_CPU_KVCACHE_SPACE": str(spec.cpu_kv_cache_gib),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores would starve each other
+            "OMP_NUM_THREADS": str(spec.cpu_threads),
+            "VLLM_SLEEP_WHEN_IDLE": "1",  # an idle worker would spin a whole core
+        }
+    if spec.visible_devices is not None:
+        env["CUDA_VISIBLE_DEVICES"] = spec.visible_devices
+    return env

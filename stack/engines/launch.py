@@ -1,0 +1,137 @@
+"""Starts the whole local deployment: trace store, both engines at once, router; ready when it has really generated.
+
+Everything stops, last started first, when the context ends, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from connector import names
+from stack.engines.command_line import EngineSpec, engine_argv, engine_env
+from stack.engines.model import prepare_random, prepare_smollm2
+from stack.engines.processes import Deployment, Part
+from stack.engines.readiness import Awaited, Say, check_ports_are_free, prove_generation, wait_until_healthy
+from stack.engines.settings import LOOPBACK, DeploymentSettings, engine_specs
+
+_MODES = {
+    "switch": (names.MODE_PUSH, names.MODE_PULL),
+    "push": (names.MODE_PUSH,),
+    "upstream-push": (names.MODE_PUSH,),
+    "pull": (names.MODE_PULL,),
+    "upstream-pull": (names.MODE_PULL,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStack:
+    """A deployment that is ready for requests."""
+
+    settings: DeploymentSettings
+    deployment: Deployment
+    prefill: EngineSpec
+    decode: EngineSpec
+    modes: tuple[str, ...]
+
+
+@contextmanager
+def running_stack(settings: DeploymentSettings, say: Say) -> Iterator[RunningStack]:
+    """Starts everything, proves it with a generation in every mode, and stops it when the block ends.
+
+    Raises :class:`DeploymentError` or :class:`ModelError` with one clear message when it cannot.
+    """
+    modes = _MODES[settings.connector]
+    if settings.model == "random":
+        model = prepare_random(settings.cache, say)
+    else:
+        model = prepare_smollm2(settings.cache, say)
+    prefill, decode = engine_specs(settings, model)
+    check_ports_are_free(
+        {
+            "trace store": (settings.store_port,),
+            "prefill engine": prefill.ports,
+            "decode engine": decode.ports,
+            "router": (settings.router_port,),
+        }
+    )
+    settings.run_dir.mkdir(parents=True, exist_ok=True)
+    with Deployment() as deployment:
+        say(f"starting; logs are in {settings.run_dir / 'logs'}")
+        (store,) = deployment.start(_store_part(settings))
+        # The store answers in a second, so it is there before an engine has its first span to send.
+        wait_until_healthy(deployment, [Awaited(store, f"{settings.store_url}/ready")], 60.0, say)
+        say("starting both engines: about a minute and a half on two cores, nearly all of it imports")
+        engines = deployment.start(*(_engine_part(settings, spec) for spec in (prefill, decode)))
+        (router,) = deployment.start(_router_part(settings, prefill, decode))
+        awaited = [
+            *(Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, (prefill, decode), strict=True)),
+            Awaited(router, f"{settings.router_url}/ready"),
+        ]
+        wait_until_healthy(deployment, awaited, settings.start_timeout_s, say)
+        prove_generation(deployment, settings.router_url, settings.model_name, modes, say)
+        try:
+            yield RunningStack(settings, deployment, prefill, decode, modes)
+        finally:
+            say("stopping")
+
+
+
+
+def _store_part(settings: DeploymentSettings) -> Part:
+    return Part(
+        name="trace store",
+        argv=(sys.executable, "-m", "stack", "store"),
+        log=settings.run_dir / "logs" / "store.log",
+        env={
+            "KVPATH_STORE_PORT": str(settings.store_port),
+            "KVPATH_STORE_PATH": str(settings.run_dir / "traces.sqlite"),
+        },
+    )
+
+
+def _engine_part(settings: DeploymentSettings, spec: EngineSpec) -> Part:
+    return Part(
+        name=f"{spec.role} engine",
+        argv=engine_argv(spec),
+        log=settings.run_dir / "logs" / f"{spec.role}.log",
+        env=engine_env(spec),
+    )
+
+
+def _router_part(settings: DeploymentSettings, prefill: EngineSpec, decode: EngineSpec) -> Part:
+    config = settings.run_dir / "router.json"
+    config.write_text(json.dumps(router_config(settings, prefill, decode), indent=2))
+    return Part(
+        name="router",
+        argv=(sys.executable, "-m", "stack", "router", "--config", str(config)),
+        log=settings.run_dir / "logs" / "router.log",
+    )
+
+
+def router_config(settings: DeploymentSettings, prefill: EngineSpec, decode: EngineSpec) -> dict[str, object]:
+    """Returns the router's ``--config`` for these two engines."""
+    modes = _MODES[settings.connector]
+    return {
+        "host": LOOPBACK,
+        "port": settings.router_port,
+        "default_mode": modes[0],
+        "allow_mode_header": True,  # it listens on loopback only
+        "model_name": settings.model_name,
+        "otlp_endpoint": settings.store_url,
+        "engines": [
+            {
+                "url": spec.url,
+                "role": spec.role,
+                "engine_id": spec.engine_id,
+                "side_channel_host": spec.side_channel_host,
+                "side_channel_port": spec.side_channel_port,
+                "tp_size": spec.tensor_parallel_size,
+                "modes": modes,
+            }
+            for spec in (prefill, decode)
+        ],
+    }

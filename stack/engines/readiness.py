@@ -1,0 +1,112 @@
+"""Whether ports are free, whether parts answer, and whether the whole really generates.
+
+Works on the launcher's main thread; waits by polling, because the things waited for are other processes.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from connector import names
+from stack.engines.processes import Deployment, DeploymentError, RunningPart, last_lines
+
+Say = Callable[[str], None]
+POLL_S = 0.25
+PROGRESS_EVERY_S = 5.0
+GENERATION_TIMEOUT_S = 180.0
+READINESS_PROMPT = "Prefill computes the keys and values of a prompt; decode continues from them. " * 4
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A part that is ready once ``url`` answers 2xx."""
+
+    part: RunningPart
+    url: str
+
+
+def check_ports_are_free(ports: Mapping[str, Iterable[int]], host: str = "127.0.0.1") -> None:
+    """Raises :class:`DeploymentError` with one line that names every port that is taken, and whose it would be."""
+    taken = [f"{port} ({who})" for who, numbers in ports.items() for port in numbers if not _is_free(host, port)]
+    if taken:
+        raise DeploymentError(
+            f"in use on {host}: port {', '.join(taken)}; end what listens there (`ss -ltnp` shows it) "
+            "or choose others, see --help"
+        )
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT do not count
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def wait_until_healthy(deployment: Deployment, awaited: Iterable[Awaited], timeout_s: float, say: Say) -> None:
+    """Waits for every part to answer, and says every few seconds what is still missing and what it logged last.
+
+    Raises :class:`DeploymentError` when any part ends meanwhile or ``timeout_s`` seconds pass.
+    """
+    waiting = list(awaited)
+    started = time.monotonic()
+    said = started
+    with httpx.Client(timeout=2.0, trust_env=False) as client:
+        while True:
+            deployment.check()
+            for each in [each for each in waiting if _answers(client, each.url)]:
+                waiting.remove(each)
+                say(f"{each.part.part.name} is up ({time.monotonic() - started:.0f} s)")
+            if not waiting:
+                return
+            now = time.monotonic()
+            if now - started > timeout_s:
+                missing = ", ".join(f"{each.part.part.name} ({each.part.part.log})" for each in waiting)
+                raise DeploymentError(f"not ready after {timeout_s:.0f} s: {missing}; its log says why")
+            if now - said >= PROGRESS_EVERY_S:
+                said = now
+                say(_progress(waiting, now - started))
+            time.sleep(POLL_S)
+
+
+def _answers(client: httpx.Client, url: str) -> bool:
+    try:
+        return client.get(url).is_success
+    except httpx.HTTPError:
+        return False
+
+
+def _progress(waiting: list[Awaited], elapsed_s: float) -> str:
+    missing = ", ".join(each.part.part.name for each in waiting)
+    lines = last_lines(waiting[0].part.part.log, 1)
+    hint = f"  {waiting[0].part.part.name}: {lines[-1].strip()[:90]}" if lines else ""
+    return f"waiting for {missing} ({elapsed_s:.0f} s){hint}"
+
+
+def prove_generation(deployment: Deployment, router_url: str, model: str, modes: Iterable[str], say: Say) -> None:
+    """Sends one real request through the router in each mode; the first pays for the handshake.
+
+    Raises :class:`DeploymentError` with the router's answer when one fails.
+    """
+    body = {"model": model, "prompt": READINESS_PROMPT, "max_tokens": 2, "temperature": 0}
+    with httpx.Client(timeout=GENERATION_TIMEOUT_S, trust_env=False) as client:
+        for mode in modes:
+            started = time.monotonic()
+            try:
+                answer = client.post(f"{router_url}/v1/completions", json=body, headers={names.HEADER_MODE: mode})
+            except httpx.HTTPError as error:
+                deployment.check()
+                raise DeploymentError(f"a {mode} request through the router failed: {error!r}") from error
+            if not answer.is_success or not answer.json()["choices"][0]["text"]:
+                deployment.check()
+                raise DeploymentError(
+                    f"a {mode} request through the router got HTTP {answer.status_code}: {answer.text[:500]}"
+                )
+            say(f"a first {mode} request generated in {time.monotonic() - started:.1f} s (handshake included)")

@@ -1,0 +1,83 @@
+"""Configuration of a local deployment (``kvpath up``, ``kvpath demo``): one frozen object, read once at the entry."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from stack.engines.command_line import EngineSpec
+from stack.engines.model import MODEL_NAME, RANDOM_MODEL_NAME, default_cache
+
+MAX_DEFAULT_THREADS = 8
+LOOPBACK = "127.0.0.1"
+# Not bf16: slower on CPUs without its instructions, no faster for this model on those with them, and near ties
+# between tokens would fall differently more often.
+DTYPE = "float32"
+
+
+def _half_of_the_cores() -> int:
+    cores = len(os.sched_getaffinity(0))
+    return max(1, min(MAX_DEFAULT_THREADS, cores // 2))
+
+
+class DeploymentSettings(BaseSettings):
+    """One prefill and one decode engine, a router and a trace store, all on loopback. Variables: ``KVPATH_*``."""
+
+    model_config = SettingsConfigDict(env_prefix="KVPATH_", frozen=True, extra="forbid")
+
+    run_dir: Path = Path("out/up")  # logs, router configuration and traces of this run
+    cache: Path = Field(default_factory=default_cache)  # where models are kept between runs
+    model: Literal["smollm2", "random"] = "smollm2"
+    connector: Literal["switch", "push", "pull", "upstream-push", "upstream-pull"] = "switch"
+    prefix_caching: bool = False
+    cpu_threads: int = Field(default_factory=_half_of_the_cores, ge=1)  # for each engine
+    cpu_kv_cache_gib: int = Field(default=1, ge=1)  # for each engine
+    router_port: int = Field(default=8000, ge=1, le=65535)
+    prefill_port: int = Field(default=8100, ge=1, le=65535)
+    decode_port: int = Field(default=8200, ge=1, le=65535)
+    prefill_side_channel_port: int = Field(default=5600, ge=1, le=65534)
+    decode_side_channel_port: int = Field(default=5610, ge=1, le=65534)
+    store_port: int = Field(default=4318, ge=1, le=65535)
+    start_timeout_s: float = Field(default=600.0, gt=0)
+
+    @property
+    def router_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.router_port}"
+
+    @property
+    def store_url(self) -> str:
+        return f"http://{LOOPBACK}:{self.store_port}"
+
+    @property
+    def model_name(self) -> str:
+        return MODEL_NAME if self.model == "smollm2" else RANDOM_MODEL_NAME
+
+
+def engine_specs(settings: DeploymentSettings, model: Path) -> tuple[EngineSpec, EngineSpec]:
+    """Returns the prefill and the decode engine that serve the model in directory ``model``."""
+
+    def spec(role: Literal["prefill", "decode"], port: int, side_channel_port: int) -> EngineSpec:
+        return EngineSpec(
+            role=role,
+            engine_id=f"{role}-0",
+            model=str(model),
+            served_model_name=settings.model_name,
+            port=port,
+            side_channel_port=side_channel_port,
+            connector=settings.connector,
+            dtype=DTYPE,
+            load_format="dummy" if settings.model == "random" else "auto",
+            prefix_caching=settings.prefix_caching,
+            cpu_threads=settings.cpu_threads,
+            cpu_kv_cache_gib=settings.cpu_kv_cache_gib,
+            otlp_endpoint=settings.store_url,
+        )
+
+    return (
+        spec("prefill", settings.prefill_port, settings.prefill_side_channel_port),
+        spec("decode", settings.decode_port, settings.decode_side_channel_port),
+    )

@@ -1,0 +1,101 @@
+"""start both engines, the router and the trace store, and keep them until Ctrl-C
+
+The same deployment as the demo's, without its requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from stack.engines.launch import RunningStack, running_stack
+from stack.engines.model import ModelError
+from stack.engines.processes import DeploymentError, interrupt_on_termination
+from stack.engines.settings import DeploymentSettings
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+_PORTS = {
+    "router_port": "the router",
+    "prefill_port": "the prefill engine",
+    "decode_port": "the decode engine",
+    "prefill_side_channel_port": "the prefill engine's NIXL side channel (and the next one)",
+    "decode_side_channel_port": "the decode engine's NIXL side channel (and the next one)",
+    "store_port": "the trace store",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_deployment_arguments(parser, run_dir=Path("out/up"))
+    parser.add_argument("--model", choices=("smollm2", "random"), help="random: two layers, for tests (smollm2)")
+    parser.add_argument("--prefix-caching", action="store_true", default=None, help="let engines reuse prompt KV")
+
+
+def add_deployment_arguments(parser: argparse.ArgumentParser, run_dir: Path) -> None:
+    """Adds the options that ``up`` and ``demo`` share; what is not given is left to ``KVPATH_*`` variables."""
+    parser.add_argument("--run-dir", type=Path, default=run_dir, help=f"where logs and results go ({run_dir})")
+    parser.add_argument("--cache", type=Path, help="where models are kept (KVPATH_CACHE, else ~/.cache/kvpath)")
+    parser.add_argument("--cpu-threads", type=int, help="threads of each engine (half of the cores, at most 8)")
+    for name, what in _PORTS.items():
+        default = DeploymentSettings.model_fields[name].default
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="PORT", help=f"{what} ({default})")
+
+
+def settings_from(args: argparse.Namespace) -> DeploymentSettings:
+    """Raises ``ValidationError`` for a value that cannot be."""
+    given = {name: value for name, value in vars(args).items() if name in DeploymentSettings.model_fields}
+    return DeploymentSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+class Progress:
+    """Prints lines with the seconds since the start."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+
+    def __call__(self, line: str) -> None:
+        print(f"[{time.monotonic() - self._started:4.0f} s] {line}", flush=True)
+
+
+def run(args: argparse.Namespace) -> int:
+    say = Progress()
+    interrupt_on_termination()
+    try:
+        with running_stack(settings_from(args), say) as stack:
+            _invite(stack)
+            while True:
+                stack.deployment.check()
+                time.sleep(1.0)
+    except KeyboardInterrupt:
+        say("stopped; nothing is left running")
+        return 0
+    except (DeploymentError, ModelError) as error:
+        print(f"kvpath up: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except ValidationError as error:
+        print(f"kvpath up: {usage_problem(error)}", file=sys.stderr)
+        return EXIT_USAGE
+
+
+def usage_problem(error: ValidationError) -> str:
+    """Returns one line for pydantic's several."""
+    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+
+
+def _invite(stack: RunningStack) -> None:
+    settings = stack.settings
+    print(f"""
+Ready. One OpenAI-compatible endpoint, modes {" and ".join(stack.modes)}:
+
+  curl -s {settings.router_url}/v1/completions -H 'content-type: application/json' \\
+    -H 'x-kvpath-mode: {stack.modes[-1]}' \\
+    -d '{{"model": "{settings.model_name}", "prompt": "The capital of France is", "max_tokens": 8}}'
+
+  kvpath report --store {settings.store_url}    stages of TTFT, mode beside mode
+  {settings.run_dir}/logs                       what every process says
+
+Ctrl-C stops everything.
+""")
