@@ -45,11 +45,8 @@ def running_stack(settings: DeploymentSettings, say: Say) -> Iterator[RunningSta
     Raises :class:`DeploymentError` or :class:`ModelError` with one clear message when it cannot.
     """
     modes = _MODES[settings.connector]
-    if settings.model == "random":
-        model = prepare_random(settings.cache, say)
-    else:
-        model = prepare_smollm2(settings.cache, say)
-    prefill, decode = engine_specs(settings, model)
+    prepare = prepare_random if settings.model == "random" else prepare_smollm2
+    prefill, decode = engine_specs(settings, prepare(settings.cache, say))
     check_ports_are_free(
         {
             "trace store": (settings.store_port,),
@@ -77,8 +74,6 @@ def running_stack(settings: DeploymentSettings, say: Say) -> Iterator[RunningSta
             yield RunningStack(settings, deployment, prefill, decode, modes)
         finally:
             say("stopping")
-
-
 
 
 def _store_part(settings: DeploymentSettings) -> Part:
