@@ -30,27 +30,26 @@ class Ingest:
 
     async def accept(self, body: bytes, media_type: str, encoding: str) -> Batch:
         """Stores one request's spans and returns them split by trace; raises StoreError when nothing was stored."""
-        batch, done, size = await asyncio.to_thread(self._decode, body, media_type, encoding)
-        try:
-            await asyncio.wrap_future(done)
-        finally:
-            self._writer.release(size)
+        batch, done = await asyncio.to_thread(self._decode, body, media_type, encoding)
+        await asyncio.wrap_future(done)
         return batch
 
     def count_refusal(self, error: StoreError) -> None:
         self._metrics.refused.labels(error.reason).inc()
 
-    def _decode(self, body: bytes, media_type: str, encoding: str) -> tuple[Batch, Future[None], int]:
+    def _decode(self, body: bytes, media_type: str, encoding: str) -> tuple[Batch, Future[None]]:
         plain = inflate(body, encoding, self._settings.max_body_bytes)
         self._writer.reserve(len(plain))
         try:
             batch = split(parse(plain, media_type), len(plain))
             self._metrics.received.inc(batch.spans + batch.rejected)
             self._metrics.rejected.inc(batch.rejected)
-            return batch, self._writer.submit(batch), len(plain)
+            done = self._writer.submit(batch)
         except BaseException:
             self._writer.release(len(plain))
             raise
+        done.add_done_callback(lambda _: self._writer.release(len(plain)))
+        return batch, done
 
 
 def success_body(batch: Batch, media_type: str) -> tuple[bytes, str]:

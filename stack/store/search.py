@@ -35,7 +35,7 @@ class SearchRequest:
     expression: Expression | None = None
     by_query: bool = False
     tags: TagQuery = field(default_factory=TagQuery)
-    window: Window = Window()
+    window: Window = field(default_factory=Window)
     limit: int = DEFAULT_LIMIT
     spans_per_set: int = DEFAULT_SPANS_PER_SET
 
