@@ -48,6 +48,7 @@ ATTR_CLIENT_REQUEST_ID = "kvpath.client_request_id"  # str, the X-Request-Id tha
 ATTR_RANK = "kvpath.rank"  # int, tensor-parallel rank of the worker that made the span
 ATTR_PEER_ENGINE_ID = "kvpath.peer.engine_id"  # str
 ATTR_PEER_RANK = "kvpath.peer.rank"  # int
+ATTR_PREFILL_REQUEST = "kvpath.prefill.request"  # str, P's engine request id, on transfers
 ATTR_LAST_ARRIVAL = "kvpath.last_arrival"  # "registration" | "prefill", on kvpath.rendezvous
 ATTR_OPERATION = "kvpath.operation"  # "WRITE" | "READ"
 ATTR_BYTES = "kvpath.bytes"  # int
@@ -68,6 +69,16 @@ ATTR_INCOMPLETE = "kvpath.incomplete"  # str[], what telemetry lost about this r
 ATTR_PROMPT_TOKENS = "kvpath.prompt_tokens"  # int, on kvpath.prefill.queue
 ATTR_EXTERNAL_TOKENS = "kvpath.external_tokens"  # int, tokens whose KV comes from the other engine
 ATTR_ERROR_TYPE = "error.type"
+# Of OpenTelemetry's semantic conventions:
+ATTR_GEN_AI_OPERATION = "gen_ai.operation.name"  # str, "chat" | "text_completion"
+ATTR_GEN_AI_PROVIDER = "gen_ai.provider.name"  # str, PROVIDER
+ATTR_GEN_AI_MODEL = "gen_ai.request.model"  # str
+ATTR_GEN_AI_INPUT_TOKENS = "gen_ai.usage.input_tokens"  # int
+ATTR_GEN_AI_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"  # int
+ATTR_HTTP_METHOD = "http.request.method"  # str
+ATTR_HTTP_STATUS = "http.response.status_code"  # int
+ATTR_URL_PATH = "url.path"  # str
+PROVIDER = "vllm"
 
 ATTR_BOOT_ID = "kvpath.boot_id"  # resource: processes with one boot id share one clock
 

@@ -1,0 +1,59 @@
+"""What every part of an engine process's telemetry shares: identity, span writer, samples, losses, clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.trace import SpanContext
+
+from connector import names
+from connector.carrier import Carrier
+from connector.clock import PROCESS_CLOCK, Clock
+from connector.ledger import Losses
+from connector.metrics import STAGE_SECONDS, Samples
+from connector.spans import Event, SpanWriter
+
+
+@dataclass(frozen=True, slots=True)
+class EngineContext:
+    """Shared by the stories of one process. Instants passed to :meth:`span` are monotonic nanoseconds."""
+
+    engine_id: str
+    writer: SpanWriter
+    samples: Samples
+    losses: Losses
+    clock: Clock = PROCESS_CLOCK
+
+    def span(
+        self,
+        name: str,
+        carrier: Carrier,
+        start_ns: int,
+        end_ns: int,
+        attributes: Mapping[str, Any] | None = None,
+        *,
+        parent: SpanContext | None = None,
+        span_id: int | None = None,
+        links: Iterable[SpanContext] = (),
+        events: Sequence[Event] = (),
+        error: str | None = None,
+    ) -> SpanContext | None:
+        """Writes a span of the carrier's request, under its leg unless ``parent`` says otherwise."""
+        common = {names.ATTR_MODE: carrier.mode, names.ATTR_REQUEST_ID: carrier.request_id}
+        return self.writer.write(
+            name,
+            parent or carrier.parent(),
+            self.clock.wall(start_ns),
+            self.clock.wall(end_ns),
+            {**common, **(attributes or {})},
+            span_id=span_id,
+            links=links,
+            events=events,
+            error=error,
+        )
+
+    def stage(self, carrier: Carrier, stage: str, duration_ns: int) -> None:
+        """Adds one observation of a stage's metric, whether or not the request is traced."""
+        self.samples.add(STAGE_SECONDS, duration_ns / 1e9, carrier.mode, stage)

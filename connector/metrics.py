@@ -1,0 +1,201 @@
+"""Metrics of an engine process, from the same stage definitions as the spans.
+
+The drain thread adds *samples*; the engine picks them up with its own statistics (``get_kv_connector_stats``), ships
+them to its API server, and :class:`EngineMetrics` observes them there, so that they appear on the engine's own
+``/metrics``. A sample is a plain list, because it crosses process borders: ``[metric, value, *label values]``.
+vLLM ships statistics with scheduler steps: on an idle engine the last samples appear with the next request.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from connector.bootstrap import SpanCounts
+from connector.ledger import Losses
+
+Sample = list[Any]
+SAMPLES_KEY = "kvpath_samples"
+MAX_WAITING_SAMPLES = 100_000
+
+_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+_HELD_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 480.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric's name on ``/metrics`` (counters gain ``_total`` there), kind, help, labels and buckets."""
+
+    name: str
+    kind: Literal["counter", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+STAGE_SECONDS = Metric(
+    "kvpath_stage_seconds", "histogram", "Time of one stage of a KV transfer, by mode.", ("mode", "stage"), _SECONDS
+)
+TRANSFERS = Metric(
+    "kvpath_transfers",
+    "counter",
+    "KV transfers that ended, by outcome (done or the error's type).",
+    ("mode", "operation", "outcome"),
+)
+TRANSFERRED_BYTES = Metric(
+    "kvpath_transferred_bytes", "counter", "Bytes of KV cache transferred.", ("mode", "operation")
+)
+DESCRIPTORS = Metric(
+    "kvpath_transfer_descriptors", "counter", "Descriptors handed to NIXL for transfers.", ("mode", "operation")
+)
+RUNS = Metric(
+    "kvpath_transfer_contiguous_runs",
+    "counter",
+    "Runs of descriptors adjacent on both sides; far fewer than descriptors means the blocks were contiguous.",
+    ("mode", "operation"),
+)
+TRANSFER_SECONDS = Metric(
+    "kvpath_transfer_seconds", "counter", "Time from post to end, summed over transfers.", ("mode", "operation")
+)
+REGISTRATIONS = Metric(
+    "kvpath_registrations", "counter", "Push registrations, sent by D and received by P.", ("direction",)
+)
+RENDEZVOUS = Metric(
+    "kvpath_rendezvous",
+    "counter",
+    "Registrations matched with prefills, by what came last.",
+    ("last_arrival",),
+)
+RENDEZVOUS_WAIT_SECONDS = Metric(
+    "kvpath_rendezvous_wait_seconds",
+    "histogram",
+    "Time between the two arrivals of a rendezvous.",
+    ("last_arrival",),
+    _SECONDS,
+)
+COMPLETIONS = Metric("kvpath_completions", "counter", "Completion notifications counted by D.", ("mode",))
+COMPLETIONS_EXPECTED = Metric(
+    "kvpath_completions_expected", "counter", "Completions that D expected for finished transfers.", ("mode",)
+)
+LEASES_EXPIRED = Metric("kvpath_leases_expired", "counter", "KV blocks of P released by an expired lease.", ("mode",))
+BLOCKS_HELD_SECONDS = Metric(
+    "kvpath_blocks_held_seconds",
+    "histogram",
+    "Time P held a request's KV blocks after its prefill, by why it let go.",
+    ("mode", "reason"),
+    _HELD_SECONDS,
+)
+TELEMETRY_LOST = Metric(
+    "kvpath_telemetry_lost",
+    "counter",
+    "What telemetry lost: facts dropped, requests evicted, facts unmatched, spans dropped or failed in export.",
+    ("kind",),
+)
+TELEMETRY_ERRORS = Metric(
+    "kvpath_telemetry_errors", "counter", "Exceptions inside telemetry that were swallowed; serving went on."
+)
+METRICS: tuple[Metric, ...] = (
+    STAGE_SECONDS,
+    TRANSFERS,
+    TRANSFERRED_BYTES,
+    DESCRIPTORS,
+    RUNS,
+    TRANSFER_SECONDS,
+    REGISTRATIONS,
+    RENDEZVOUS,
+    RENDEZVOUS_WAIT_SECONDS,
+    COMPLETIONS,
+    COMPLETIONS_EXPECTED,
+    LEASES_EXPIRED,
+    BLOCKS_HELD_SECONDS,
+    TELEMETRY_LOST,
+    TELEMETRY_ERRORS,
+)
+
+
+class Samples:
+    """Samples that wait for the engine to pick them up. Added by the drain thread, taken by an engine thread."""
+
+    def __init__(self, capacity: int = MAX_WAITING_SAMPLES) -> None:
+        self._lock = threading.Lock()
+        self._waiting: list[Sample] = []
+        self._capacity = capacity
+        self._reported: dict[str, int] = {}
+        self.refused = 0
+
+    def add(self, metric: Metric, value: float, *label_values: str) -> None:
+        with self._lock:
+            if len(self._waiting) < self._capacity:
+                self._waiting.append([metric.name, value, *label_values])
+            else:
+                self.refused += 1
+
+    def take(self) -> list[Sample]:
+        """Returns and clears what waits. Cheap when nothing does: engine threads call it every step."""
+        if not self._waiting:
+            return []
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        return taken
+
+    def report_losses(self, losses: Losses, spans: SpanCounts) -> None:
+        """Adds what the process-wide counts grew by since the last call."""
+        totals = {
+            "facts_dropped": losses.dropped,
+            "evicted": losses.evicted,
+            "unmatched": losses.unmatched,
+            "spans_dropped": spans.dropped,
+            "spans_failed": spans.failed,
+            "samples_refused": self.refused,
+        }
+        for kind, total in totals.items():
+            self._report_growth(TELEMETRY_LOST, kind, total, kind)
+        self._report_growth(TELEMETRY_ERRORS, "errors", losses.errors)
+
+    def _report_growth(self, metric: Metric, key: str, total: int, *label_values: str) -> None:
+        grown = total - self._reported.get(key, 0)
+        if grown > 0:
+            self._reported[key] = total
+            self.add(metric, grown, *label_values)
+
+
+class EngineMetrics:
+    """Observes samples in the engine's API server.
+
+    ``metric_classes`` maps ``"counter"`` and ``"histogram"`` to the classes that vLLM hands to its connectors
+    (prometheus_client's own, or wrappers with the same constructor). ``base_labels`` and ``values_by_engine`` are
+    vLLM's labels of every metric (model and engine index).
+    """
+
+    def __init__(
+        self,
+        metric_classes: Mapping[str, Any],
+        base_labels: Sequence[str],
+        values_by_engine: Mapping[int, Sequence[object]],
+    ) -> None:
+        self._values_by_engine = values_by_engine
+        self._metrics: dict[str, tuple[Metric, Any]] = {}
+        for metric in METRICS:
+            extra = {"buckets": list(metric.buckets)} if metric.kind == "histogram" else {}
+            self._metrics[metric.name] = (
+                metric,
+                metric_classes[metric.kind](
+                    name=metric.name,
+                    documentation=metric.help,
+                    labelnames=[*base_labels, *metric.labels],
+                    **extra,
+                ),
+            )
+
+    def observe(self, samples: Sequence[Sample], engine_index: int) -> None:
+        """Adds ``samples`` of one engine; raises ``KeyError`` for a metric that is not in :data:`METRICS`."""
+        base = [str(value) for value in self._values_by_engine[engine_index]]
+        for name, value, *label_values in samples:
+            metric, family = self._metrics[name]
+            child = family.labels(*base, *label_values)
+            if metric.kind == "histogram":
+                child.observe(value)
+            else:
+                child.inc(value)

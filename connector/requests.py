@@ -1,0 +1,128 @@
+"""The scheduler's side of a request: prefill queue and compute on P, first step on D.
+
+Facts come from the scheduler's hooks on the engine core thread; everything here runs on the drain thread.
+Times are monotonic nanoseconds unless a name says otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from connector import names
+from connector.carrier import Carrier, compute_span_id
+from connector.engine_context import EngineContext
+from connector.waiting import Waiting
+
+
+@dataclass(slots=True)
+class PrefillRequest:
+    carrier: Carrier
+    received_ns: int
+    prompt_tokens: int
+    scheduled_ns: int = 0
+
+
+@dataclass(slots=True)
+class DecodeRequest:
+    carrier: Carrier
+    external_tokens: int = 0
+    known_ns: int = 0
+
+
+class RequestStory:
+    """Turns scheduler facts into ``kvpath.prefill.*`` and ``kvpath.first_step``."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._prefills: Waiting[str, PrefillRequest] = Waiting(context.losses)
+        self._decodes: Waiting[str, DecodeRequest] = Waiting(context.losses)
+
+    # --- P ----------------------------------------------------------------------------------------------------
+    def prefill_received(
+        self, at_ns: int, request: str, carrier: Carrier, arrival_wall_s: float, prompt_tokens: int
+    ) -> None:
+        """``arrival_wall_s``: vLLM's own arrival time in its API server, Unix seconds, before the queue to the core."""
+        arrival_ns = self._context.clock.monotonic(int(arrival_wall_s * 1e9))
+        self._prefills.put(request, at_ns, PrefillRequest(carrier, min(arrival_ns, at_ns), prompt_tokens))
+
+    def prefill_scheduled(self, at_ns: int, request: str) -> None:
+        prefill = self._prefills.get(request)
+        if prefill is None or prefill.scheduled_ns:
+            return  # not a disaggregated request, or rescheduled after a preemption
+        prefill.scheduled_ns = at_ns
+        self._queue_span(prefill, at_ns, None)
+
+    def prefill_finished(self, at_ns: int, request: str, error: str | None) -> None:
+        prefill = self._prefills.pop(request)
+        if prefill is None:
+            self._context.losses.unmatched += 1
+            return
+        if not prefill.scheduled_ns:
+            self._queue_span(prefill, at_ns, error or "never_scheduled")
+            return
+        parent = prefill.carrier.parent()
+        self._context.span(
+            names.SPAN_PREFILL_COMPUTE,
+            prefill.carrier,
+            prefill.scheduled_ns,
+            at_ns,
+            {names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens},
+            span_id=parent and compute_span_id(parent.trace_id, self._context.engine_id, request),
+            error=error,
+        )
+        if error is None:
+            self._context.stage(prefill.carrier, "prefill", at_ns - prefill.scheduled_ns)
+
+    def _queue_span(self, prefill: PrefillRequest, end_ns: int, error: str | None) -> None:
+        self._context.span(
+            names.SPAN_PREFILL_QUEUE,
+            prefill.carrier,
+            prefill.received_ns,
+            end_ns,
+            {names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens},
+            error=error,
+        )
+        self._context.stage(prefill.carrier, "prefill_queue", end_ns - prefill.received_ns)
+
+    # --- D ----------------------------------------------------------------------------------------------------
+    def decode_received(self, at_ns: int, request: str, carrier: Carrier) -> None:
+        self._decodes.put(request, at_ns, DecodeRequest(carrier))
+
+    def decode_allocated(self, at_ns: int, request: str, external_tokens: int) -> None:
+        decode = self._decodes.get(request)
+        if decode is None:
+            return
+        decode.external_tokens = external_tokens
+        if external_tokens == 0:
+            decode.known_ns = at_ns  # D's own prefix cache has it all: nothing to wait for
+
+    def decode_known(self, at_ns: int, requests: frozenset[str]) -> None:
+        """D's scheduler learned that the KV of ``requests`` is complete."""
+        for request in requests:
+            decode = self._decodes.get(request)
+            if decode is not None:
+                decode.known_ns = at_ns
+
+    def decode_first_token(self, at_ns: int, request: str) -> None:
+        decode = self._decodes.pop(request)
+        if decode is None or not decode.known_ns:
+            self._context.losses.unmatched += 1
+            return
+        self._context.span(
+            names.SPAN_FIRST_STEP,
+            decode.carrier,
+            decode.known_ns,
+            at_ns,
+            {names.ATTR_EXTERNAL_TOKENS: decode.external_tokens},
+        )
+        self._context.stage(decode.carrier, "first_step", at_ns - decode.known_ns)
+
+    def decode_finished(self, at_ns: int, request: str, error: str | None) -> None:
+        """The request ended on D; if its first token never left, the span says why."""
+        decode = self._decodes.pop(request)
+        if decode is not None and decode.known_ns:
+            self._context.span(names.SPAN_FIRST_STEP, decode.carrier, decode.known_ns, at_ns, error=error or "no_token")
+
+    def idle(self, at_ns: int) -> None:
+        self._prefills.expire(at_ns)
+        self._decodes.expire(at_ns)

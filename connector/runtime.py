@@ -1,0 +1,81 @@
+"""One telemetry runtime per engine process, shared by every traced connector in it.
+
+A process may hold a scheduler's and a worker's connector (one GPU, one process), each with a push and a pull child:
+all of them record into one ledger, drained by one thread, exported by one pipeline. The last one to release the
+runtime shuts it down.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from connector import names
+from connector.bootstrap import Telemetry, start_telemetry
+from connector.engine_context import EngineContext
+from connector.ledger import DEFAULT_CAPACITY, Ledger
+from connector.metrics import Samples
+from connector.spans import PresetIds, SpanWriter
+
+OPTION_ENDPOINT = "kvpath_otlp_endpoint"  # OTLP/HTTP base URL; absent or null: no spans, metrics only
+OPTION_FACT_CAPACITY = "kvpath_fact_capacity"
+OPTION_SPAN_QUEUE = "kvpath_span_queue"
+LOSS_REPORT_INTERVAL_NS = 1_000_000_000
+
+
+class Runtime:
+    """The ledger, samples and span pipeline of one engine process."""
+
+    def __init__(self, service: str, engine_id: str, options: Mapping[str, Any]) -> None:
+        ids = PresetIds()
+        self.telemetry: Telemetry = start_telemetry(
+            service,
+            options.get(OPTION_ENDPOINT),
+            instance_id=engine_id,
+            id_generator=ids,
+            **({"queue_size": int(options[OPTION_SPAN_QUEUE])} if OPTION_SPAN_QUEUE in options else {}),
+        )
+        self.ledger = Ledger(int(options.get(OPTION_FACT_CAPACITY, DEFAULT_CAPACITY)))
+        self.samples = Samples()
+        writer = SpanWriter(self.telemetry.tracer, ids, {names.ATTR_ENGINE_ID: engine_id})
+        self.context = EngineContext(engine_id, writer, self.samples, self.ledger.losses)
+        self._next_report_ns = 0
+        self.ledger.on_idle(self._report_losses)
+        self.ledger.start()
+
+    def _report_losses(self, at_ns: int) -> None:
+        if at_ns >= self._next_report_ns:
+            self._next_report_ns = at_ns + LOSS_REPORT_INTERVAL_NS
+            self.samples.report_losses(self.ledger.losses, self.telemetry.counts())
+
+    def close(self) -> None:
+        self.ledger.stop()
+        self.telemetry.shutdown()
+
+
+_lock = threading.Lock()
+_runtime: Runtime | None = None
+_users = 0
+
+
+def acquire(make: Callable[[], Runtime]) -> Runtime:
+    """Returns the process's runtime, making it first if there is none. Pair with :func:`release`."""
+    global _runtime, _users
+    with _lock:
+        if _runtime is None:
+            _runtime = make()
+        _users += 1
+        return _runtime
+
+
+def release() -> None:
+    """Gives up one use; the last one closes the runtime. Blocks for at most about 5 s."""
+    global _runtime, _users
+    with _lock:
+        _users -= 1
+        last, runtime = _users == 0, _runtime
+        if last:
+            _runtime = None
+    if last and runtime is not None:
+        runtime.close()

@@ -1,0 +1,178 @@
+"""One NIXL transfer, from preparation to its end: ``kvpath.write`` or ``kvpath.read`` with its three parts.
+
+Runs on the drain thread; times are monotonic nanoseconds. The end of a transfer is *seen* by a poll: the true end
+lies between the last poll that found it in progress and the one that found it done. That gap is on the span.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from opentelemetry.trace import SpanContext
+
+from connector import metrics, names
+from connector.carrier import Carrier
+from connector.engine_context import EngineContext
+from connector.waiting import Waiting
+
+
+@dataclass(slots=True)
+class Subject:
+    """Why a transfer happens: whose it is, when it could have started, and what its span links to.
+
+    ``start_ns`` is the start of the span (push: rendezvous met; pull: blocks allocated on D); ``ready_ns`` is when
+    preparation could start, which is later when a handshake came between.
+    """
+
+    carrier: Carrier
+    span_name: str
+    start_ns: int
+    ready_ns: int
+    links: tuple[SpanContext, ...]
+    span_id: int | None
+    attributes: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Transfer:
+    subject: Subject
+    operation: str
+    prepared_ns: int
+    local_ids: Any
+    remote_ids: Any
+    post_ns: int = 0
+    posted_ns: int = 0
+    ended_ns: int = 0
+    poll_gap_ns: int = 0
+    total_bytes: int = 0
+
+
+class TransferBook:
+    """Transfers in flight, by handle."""
+
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._open: Waiting[int, Transfer] = Waiting(context.losses)
+        self._unmeasured: list[int] = []
+
+    def prepared(
+        self, at_ns: int, handle: int, end_ns: int, operation: str, ids: tuple[Any, Any], why: Subject
+    ) -> None:
+        self._open.put(handle, at_ns, Transfer(why, operation, end_ns, *ids))
+
+    def posted(self, at_ns: int, handle: int, end_ns: int, state: str) -> None:
+        transfer = self._find(handle)
+        if transfer is not None:
+            transfer.post_ns, transfer.posted_ns = at_ns, end_ns
+            if state == "DONE":
+                transfer.ended_ns = end_ns
+
+    def ended(self, at_ns: int, handle: int, state: str, last_in_progress_ns: int) -> Subject | None:
+        """Returns the subject of a transfer that has succeeded, ``None`` otherwise."""
+        transfer = self._find(handle)
+        if transfer is None:
+            return None
+        if state != "DONE":
+            self._close(handle, at_ns, "nixl_transfer_error")
+            return None
+        if not transfer.ended_ns:
+            transfer.ended_ns = at_ns
+            transfer.poll_gap_ns = at_ns - max(last_in_progress_ns, transfer.posted_ns)
+        self._unmeasured.append(handle)
+        return transfer.subject
+
+    def measured(self, handle: int, total_bytes: int) -> None:
+        transfer = self._find(handle)
+        if transfer is None:
+            return
+        transfer.total_bytes = total_bytes
+        if handle in self._unmeasured:
+            self._unmeasured.remove(handle)
+            self._close(handle, transfer.ended_ns, None)
+
+    def failed(self, at_ns: int, handle: int, error: str) -> None:
+        if self._open.get(handle) is not None:
+            self._close(handle, at_ns, error)
+
+    def idle(self, at_ns: int) -> None:
+        """Closes what ended and was never measured, and evicts what never ended."""
+        for handle in self._unmeasured:
+            transfer = self._open.get(handle)
+            if transfer is not None:
+                self._close(handle, transfer.ended_ns, None)
+        self._unmeasured.clear()
+        self._open.expire(at_ns)
+
+    def _find(self, handle: int) -> Transfer | None:
+        transfer = self._open.get(handle)
+        if transfer is None:
+            self._context.losses.unmatched += 1
+        return transfer
+
+    def _close(self, handle: int, end_ns: int, error: str | None) -> None:
+        transfer = self._open.pop(handle)
+        assert transfer is not None
+        runs = contiguous_runs(transfer.local_ids, transfer.remote_ids)
+        self._count(transfer, end_ns, runs, error)
+        self._write_spans(transfer, end_ns, runs, error)
+
+    def _count(self, transfer: Transfer, end_ns: int, runs: int, error: str | None) -> None:
+        carrier, samples = transfer.subject.carrier, self._context.samples
+        samples.add(metrics.TRANSFERS, 1, carrier.mode, transfer.operation, error or "done")
+        if error is not None:
+            return
+        labels = (carrier.mode, transfer.operation)
+        samples.add(metrics.TRANSFERRED_BYTES, transfer.total_bytes, *labels)
+        samples.add(metrics.DESCRIPTORS, len(transfer.local_ids), *labels)
+        samples.add(metrics.RUNS, runs, *labels)
+        samples.add(metrics.TRANSFER_SECONDS, (end_ns - transfer.post_ns) / 1e9, *labels)
+        self._context.stage(carrier, "prepare", transfer.prepared_ns - transfer.subject.ready_ns)
+        self._context.stage(carrier, "submit", transfer.posted_ns - transfer.post_ns)
+        self._context.stage(carrier, "flight", end_ns - transfer.posted_ns)
+
+    def _write_spans(self, transfer: Transfer, end_ns: int, runs: int, error: str | None) -> None:
+        subject = transfer.subject
+        attributes = {
+            **subject.attributes,
+            names.ATTR_OPERATION: transfer.operation,
+            names.ATTR_BYTES: transfer.total_bytes,
+            names.ATTR_DESCRIPTORS: len(transfer.local_ids),
+            names.ATTR_RUNS: runs,
+        }
+        if error is None and end_ns > transfer.post_ns:
+            attributes[names.ATTR_RATE] = transfer.total_bytes / (end_ns - transfer.post_ns)
+        parent = self._context.span(
+            subject.span_name,
+            subject.carrier,
+            subject.start_ns,
+            end_ns,
+            attributes,
+            span_id=subject.span_id,
+            links=subject.links,
+            error=error,
+        )
+        if parent is None:
+            return
+        rank = {key: subject.attributes[key] for key in (names.ATTR_RANK,) if key in subject.attributes}
+        parts = [(names.SUFFIX_PREPARE, subject.ready_ns, transfer.prepared_ns, rank)]
+        if transfer.posted_ns:
+            gap = {**rank, names.ATTR_POLL_GAP: transfer.poll_gap_ns}
+            parts.append((names.SUFFIX_SUBMIT, transfer.post_ns, transfer.posted_ns, rank))
+            parts.append((names.SUFFIX_FLIGHT, transfer.posted_ns, end_ns, gap))
+        for suffix, start_ns, part_end_ns, extra in parts:
+            self._context.span(subject.span_name + suffix, subject.carrier, start_ns, part_end_ns, extra, parent=parent)
+
+
+def contiguous_runs(local_ids: Any, remote_ids: Any) -> int:
+    """Counts runs of descriptors that follow one another on both sides: what a transport could merge.
+
+    ``local_ids`` and ``remote_ids`` are equally long sequences of descriptor indices (list or numpy array).
+    """
+    import numpy as np  # comes with vLLM; the router and the store never reach this line
+
+    if len(local_ids) == 0:
+        return 0
+    local, remote = np.asarray(local_ids), np.asarray(remote_ids)
+    breaks = (np.diff(local) != 1) | (np.diff(remote) != 1)
+    return 1 + int(np.count_nonzero(breaks))

@@ -1,0 +1,57 @@
+"""A dictionary of things that wait for the rest of their story, bounded in number and age.
+
+Owned by the drain thread; ages are on the monotonic clock. What is thrown out is counted as evicted.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from connector.ledger import Losses
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+DEFAULT_MAX_ENTRIES = 20_000
+DEFAULT_MAX_AGE_NS = 900 * 1_000_000_000  # longer than any lease (480 s)
+
+
+class Waiting(Generic[K, V]):
+    """Insertion-ordered, so that the oldest entry is always first."""
+
+    def __init__(
+        self, losses: Losses, max_entries: int = DEFAULT_MAX_ENTRIES, max_age_ns: int = DEFAULT_MAX_AGE_NS
+    ) -> None:
+        self._losses = losses
+        self._max_entries = max_entries
+        self._max_age_ns = max_age_ns
+        self._entries: dict[K, tuple[int, V]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def put(self, key: K, at_ns: int, value: V) -> None:
+        self._entries.pop(key, None)
+        self._entries[key] = (at_ns, value)
+        if len(self._entries) > self._max_entries:
+            self._evict(next(iter(self._entries)))
+
+    def get(self, key: K) -> V | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry[1]
+
+    def pop(self, key: K) -> V | None:
+        entry = self._entries.pop(key, None)
+        return None if entry is None else entry[1]
+
+    def expire(self, at_ns: int) -> None:
+        """Evicts what has waited longer than the maximum age."""
+        while self._entries:
+            key, (since_ns, _) = next(iter(self._entries.items()))
+            if at_ns - since_ns <= self._max_age_ns:
+                return
+            self._evict(key)
+
+    def _evict(self, key: K) -> None:
+        del self._entries[key]
+        self._losses.evicted += 1
