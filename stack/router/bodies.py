@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from connector import names
-from stack.router.errors import BadRequest
+from stack.router.errors import BadRequestError
 
 Body = dict[str, Any]
 
@@ -24,13 +24,13 @@ _EXTRA_ARGS = "vllm_xargs"  # the engine merges these into the same place as kv_
 
 
 def parse(raw: bytes) -> Body:
-    """Returns the client's JSON object; raises ``BadRequest`` for anything else."""
+    """Returns the client's JSON object; raises ``BadRequestError`` for anything else."""
     try:
         body = json.loads(raw)
     except (ValueError, RecursionError):
-        raise BadRequest("the request body is not valid JSON", code="invalid_json") from None
+        raise BadRequestError("the request body is not valid JSON", code="invalid_json") from None
     if not isinstance(body, dict):
-        raise BadRequest("the request body must be a JSON object", code="invalid_json")
+        raise BadRequestError("the request body must be a JSON object", code="invalid_json")
     return body
 
 

@@ -1,13 +1,13 @@
 """What can go wrong with a request, and how it looks to the client.
 
 RouterError                  answered in the OpenAI error shape
-├── BadRequest               400/413, the client's request cannot be served
-├── NoEngine                 503, no healthy engine for this mode
-├── UpstreamUnreachable      502, the engine did not accept a connection
-├── ConnectTimeout           504, the engine did not accept a connection in time
-├── UpstreamBroken           502, the engine closed or garbled its answer
-├── DeadlineExceeded         504, nothing came in time
-└── EngineAnswered           the engine's own status and body, passed on
+├── BadRequestError          400/413, the client's request cannot be served
+├── NoEngineError            503, no healthy engine for this mode
+├── UnreachableError         502, the engine did not accept a connection
+├── ConnectTimeoutError      504, the engine did not accept a connection in time
+├── BrokenAnswerError        502, the engine closed or garbled its answer
+├── DeadlineError            504, nothing came in time
+└── EngineAnsweredError      the engine's own status and body, passed on
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ class RouterError(Exception):
         """Returns the response body, UTF-8 JSON."""
         return error_body(self.message, self.kind, self.code or self.error_type, self.param)
 
+    def event(self) -> bytes:
+        """Returns the error for an event stream that has begun: JSON on one line."""
+        return self.body()
+
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Returns the response headers that belong to :meth:`body`."""
         return [(b"content-type", b"application/json")]
@@ -42,7 +46,7 @@ def error_body(message: str, kind: str, code: str | None, param: str | None = No
     return json.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}}).encode()
 
 
-class BadRequest(RouterError):
+class BadRequestError(RouterError):
     kind = "invalid_request_error"
     error_type = "bad_request"
 
@@ -51,7 +55,7 @@ class BadRequest(RouterError):
         self.status = status
 
 
-class NoEngine(RouterError):
+class NoEngineError(RouterError):
     status = 503
     kind = "service_unavailable"
     error_type = "no_healthy_engine"
@@ -60,31 +64,31 @@ class NoEngine(RouterError):
         return [*super().headers(), (b"retry-after", b"1")]
 
 
-class UpstreamUnreachable(RouterError):
+class UnreachableError(RouterError):
     status = 502
     kind = "bad_gateway"
     error_type = "connect_error"
 
 
-class ConnectTimeout(RouterError):
+class ConnectTimeoutError(RouterError):
     status = 504
     kind = "gateway_timeout"
     error_type = "connect_timeout"
 
 
-class UpstreamBroken(RouterError):
+class BrokenAnswerError(RouterError):
     status = 502
     kind = "bad_gateway"
     error_type = "upstream_broken"
 
 
-class DeadlineExceeded(RouterError):
+class DeadlineError(RouterError):
     status = 504
     kind = "gateway_timeout"
     error_type = "deadline_exceeded"
 
 
-class EngineAnswered(RouterError):
+class EngineAnsweredError(RouterError):
     """An engine's own error, to be passed on as it is."""
 
     kind = "engine_error"
@@ -101,6 +105,9 @@ class EngineAnswered(RouterError):
 
     def body(self) -> bytes:
         return self._body or super().body()
+
+    def event(self) -> bytes:
+        return super().body()  # the engine's own may span lines
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         kind = self._content_type if self._body else "application/json"

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 
 from connector import names
-from stack.router.errors import BadRequest
+from stack.router.errors import BadRequestError
 
 
 class ModePolicy:
@@ -25,11 +25,11 @@ class ModePolicy:
         self._configured = tuple(configured)
 
     def decide(self, header: str | None, sticky_key: str) -> str:
-        """Returns the mode; raises ``BadRequest`` for an allowed header that names no configured mode."""
+        """Returns the mode; raises ``BadRequestError`` for an allowed header that names no configured mode."""
         if header is not None and self._allow_header:
             if header not in self._configured:
                 known = ", ".join(self._configured)
-                raise BadRequest(f"{names.HEADER_MODE}: {header[:40]!r} is not served here; use one of {known}")
+                raise BadRequestError(f"{names.HEADER_MODE}: {header[:40]!r} is not served here; use one of {known}")
             return header
         return choose_by_weight(self.split, sticky_key) or self._default
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from connector import names
-from stack.router.errors import NoEngine
+from stack.router.errors import NoEngineError
 from stack.router.settings import DECODE, PREFILL, EngineSettings, Role
 
 POLICY = "least_outstanding_work"
@@ -73,10 +73,10 @@ class EnginePool:
         return [engine for engine in self.engines if engine.healthy and engine.serves(role, mode)]
 
     def choose(self, role: Role, mode: str) -> Engine:
-        """Returns the candidate with the least outstanding work; raises ``NoEngine`` when there is none."""
+        """Returns the candidate with the least outstanding work; raises ``NoEngineError`` when there is none."""
         candidates = self.candidates(role, mode)
         if not candidates:
-            raise NoEngine(f"{self.lack(role, mode)}; retry when /ready answers 200")
+            raise NoEngineError(f"{self.lack(role, mode)}; retry when /ready answers 200")
         chosen = min(candidates, key=lambda engine: (engine.work, engine.last_chosen))
         self._choices += 1
         chosen.last_chosen = self._choices

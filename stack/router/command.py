@@ -1,0 +1,94 @@
+"""Serve OpenAI requests over prefill and decode engines, by push or pull."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from stack.router.app import create_app
+from stack.router.settings import RouterSettings
+
+BACKLOG = 2048
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the flags of ``kvpath router``; what is not given comes from ``--config`` or ``KVPATH_ROUTER_*``."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help="JSON file with the router's settings")
+    parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
+    parser.add_argument("--port", type=int, help="port to listen on (default 8000; 0 takes a free one)")
+    parser.add_argument("--otlp-endpoint", metavar="URL", help="OTLP/HTTP base URL for spans; none: no tracing")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until told to stop. Returns 0, 1 when it cannot listen, 2 for a configuration that makes no sense."""
+    try:
+        settings = read_settings(args)
+        app = create_app(settings)
+    except (ValueError, OSError, SettingsError) as error:
+        print(f"kvpath router: {_one_line(error)}", file=sys.stderr)
+        return 2
+    try:
+        listener = _listen(settings.host, settings.port)
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        print(f"kvpath router: cannot listen on {where} ({error.strerror}); try another --port", file=sys.stderr)
+        return 1
+    host, port = listener.getsockname()[:2]
+    print(f"kvpath router: listening on http://{host}:{port}", flush=True)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
+    )
+    # The server stops on either signal and raises it again afterwards; by then all is done.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, lambda *_: None)
+    uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def read_settings(args: argparse.Namespace) -> RouterSettings:
+    """Reads flags, then ``--config``, then the environment. Raises ``ValueError`` or ``OSError``."""
+    given: dict[str, Any] = {}
+    if args.config is not None:
+        given = json.loads(args.config.read_text())
+        if not isinstance(given, dict):
+            raise ValueError(f"{args.config} must hold a JSON object")
+    flags = {"host": args.host, "port": args.port, "otlp_endpoint": args.otlp_endpoint}
+    given.update({key: value for key, value in flags.items() if value is not None})
+    return RouterSettings(**given)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError:
+        listener.close()
+        raise
+    listener.listen(BACKLOG)
+    listener.set_inheritable(True)
+    return listener
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):  # its own text would repeat the values, and one may be a token
+        found = (f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+        return "; ".join(found)
+    return " ".join(str(error).split())

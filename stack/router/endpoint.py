@@ -1,0 +1,235 @@
+"""The two generation endpoints, as plain ASGI: read, decide, run the legs, answer, account.
+
+One coroutine watches for the client's departure while another serves; whatever ends first, the legs are closed, the
+spans end and the metrics are told, in :meth:`GenerationEndpoint._account`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from connector import names
+from connector.clock import now
+from stack.router import bodies
+from stack.router.errors import BadRequestError, BrokenAnswerError, DeadlineError, RouterError
+from stack.router.exchange import CLIENT_DISCONNECTED, Exchange
+from stack.router.metrics import RouterMetrics
+from stack.router.mode import ModePolicy
+from stack.router.proxy import Opened, Proxy, reap
+from stack.router.respond import Responder
+from stack.router.settings import RouterSettings
+from stack.router.spans import RouterSpan, Spans, Value
+from stack.router.stream import StreamScan, usage_of
+
+STATUS_CLIENT_GONE = 499  # in metrics and spans only: nobody is there to read it
+STREAM_ERROR = "stream_error"  # the engine's own error event in a stream
+REAP_GRACE_S = 5.0  # for P's answer when D has already finished
+_log = logging.getLogger(__name__)
+
+
+class ClientGoneError(Exception):
+    """The client closed its connection."""
+
+
+class GenerationEndpoint:
+    """ASGI application behind ``/v1/completions`` and ``/v1/chat/completions``."""
+
+    def __init__(
+        self, settings: RouterSettings, policy: ModePolicy, proxy: Proxy, spans: Spans, metrics: RouterMetrics
+    ) -> None:
+        self._settings = settings
+        self._policy = policy
+        self._proxy = proxy
+        self._spans = spans
+        self._metrics = metrics
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        exchange = Exchange(scope["path"], dict(scope["headers"]), now())
+        responder = Responder(exchange, send)
+        self._metrics.started()
+        try:
+            raw = await _read(receive, self._settings.max_body_bytes)
+            self._admit(exchange, raw)
+            await self._watched(exchange, responder, receive)
+        except ClientGoneError:
+            exchange.status, exchange.error_type = STATUS_CLIENT_GONE, CLIENT_DISCONNECTED
+        except RouterError as error:
+            exchange.error_type = error.error_type
+            await responder.fail(error)
+        except Exception as error:  # a fault of the router's own: the client still gets an answer
+            _log.exception("request %s failed inside the router", exchange.request_id)
+            exchange.error_type = type(error).__name__
+            await responder.fail(RouterError("internal error of the router; see its log"))
+        except asyncio.CancelledError:
+            exchange.error_type = exchange.cancel_reason
+            raise
+        finally:
+            self._account(exchange)
+
+    def _admit(self, exchange: Exchange, raw: bytes) -> None:
+        """Understands the request, starts its span and decides its mode."""
+        try:
+            body = bodies.parse(raw)
+        except BadRequestError:
+            self._start_span(exchange)
+            raise
+        if bodies.drop_transfer_fields(body):
+            self._metrics.dropped_client_params()
+        exchange.body = body
+        exchange.tokens = bodies.estimated_prompt_tokens(body, len(raw))
+        self._start_span(exchange)
+        sticky_key = bodies.conversation_of(body, exchange.headers) or exchange.request_id
+        exchange.mode = self._policy.decide(exchange.header(names.HEADER_MODE), sticky_key)
+        reason = bodies.plain_reason(exchange.path, body)
+        if reason is not None and exchange.mode != names.MODE_PLAIN:
+            exchange.fall_back(reason)
+
+    def _start_span(self, exchange: Exchange) -> RouterSpan:
+        operation = bodies.operation_of(exchange.path)
+        model = bodies.model_of(exchange.body, self._settings.model_name)
+        attributes: dict[str, Value] = {
+            names.ATTR_GEN_AI_OPERATION: operation,
+            names.ATTR_GEN_AI_PROVIDER: names.PROVIDER,
+            names.ATTR_HTTP_METHOD: "POST",
+            names.ATTR_URL_PATH: exchange.path,
+            names.ATTR_REQUEST_ID: exchange.request_id,
+        }
+        if model is not None:
+            attributes[names.ATTR_GEN_AI_MODEL] = model
+        client_id = exchange.header(names.HEADER_REQUEST_ID)
+        if client_id is not None:
+            attributes[names.ATTR_CLIENT_REQUEST_ID] = client_id[:128]
+        name = operation if model is None else f"{operation} {model}"
+        exchange.span = self._spans.server(name, exchange.headers, attributes, exchange.started_ns)
+        return exchange.span
+
+    async def _watched(self, exchange: Exchange, responder: Responder, receive: Any) -> None:
+        """Serves until done or until the client leaves, which cancels everything."""
+        serving = asyncio.create_task(self._serve(exchange, responder))
+        leaving = asyncio.create_task(_client_leaves(receive))
+        try:
+            await asyncio.wait((serving, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not serving.done() and not responder.complete:
+                exchange.cancel_reason = CLIENT_DISCONNECTED
+                raise ClientGoneError
+            await serving
+        finally:
+            serving.cancel()
+            leaving.cancel()
+            await asyncio.gather(serving, leaving, return_exceptions=True)
+
+    async def _serve(self, exchange: Exchange, responder: Responder) -> None:
+        opened = await self._open(exchange)
+        try:
+            if opened.streaming:
+                await self._stream(exchange, responder, opened)
+            else:
+                await self._whole(exchange, responder, opened)
+        except RouterError as error:
+            opened.leg.close(error.error_type)
+            raise
+        finally:
+            if opened.prefill is not None and not responder.complete:
+                opened.prefill.cancel()
+        opened.leg.close(exchange.error_type)
+        await reap(opened.prefill, REAP_GRACE_S)
+
+    async def _open(self, exchange: Exchange) -> Opened:
+        limit_s = self._settings.deadline_s
+        spent_s = (now() - exchange.started_ns) / 1e9
+        try:
+            async with asyncio.timeout(limit_s - spent_s) as timeout:
+                try:
+                    return await self._proxy.open(exchange)
+                except BaseException:
+                    if timeout.expired():
+                        exchange.cancel_reason = DeadlineError.error_type
+                    exchange.close_legs()  # before the client is told: the engines need not wait for that
+                    raise
+        except TimeoutError:
+            raise DeadlineError(f"no engine answered within {limit_s:g} s (deadline_s)") from None
+
+    async def _stream(self, exchange: Exchange, responder: Responder, opened: Opened) -> None:
+        scan = StreamScan(chat=exchange.path == bodies.CHAT_PATH)
+        try:
+            await responder.stream(opened, scan)
+        except RouterError:
+            if not scan.end().done:
+                raise
+        end = scan.end()
+        if end.failed:
+            exchange.error_type = STREAM_ERROR
+        elif not end.done:
+            raise BrokenAnswerError(f"decode engine {opened.leg.engine.engine_id} ended its stream without [DONE]")
+        await responder.end()
+        self._usage(exchange, end.usage, scan.events - 1)
+
+    async def _whole(self, exchange: Exchange, responder: Responder, opened: Opened) -> None:
+        content_type = opened.answer.content_type or "application/json"
+        await responder.whole(200, [(b"content-type", content_type.encode("latin-1"))], opened.data)
+        exchange.first_token_ns = exchange.last_byte_ns
+        try:
+            self._usage(exchange, usage_of(json.loads(opened.data)), 0)
+        except (ValueError, RecursionError):
+            exchange.error_type = BrokenAnswerError.error_type
+
+    def _usage(self, exchange: Exchange, usage: Mapping[str, Any] | None, events: int) -> None:
+        """Notes token counts, and the time per output token where more than one instant is known."""
+        known = usage or {}
+        produced = known.get("completion_tokens")
+        assert exchange.span is not None
+        for key, value in (
+            (names.ATTR_GEN_AI_INPUT_TOKENS, known.get("prompt_tokens")),
+            (names.ATTR_GEN_AI_OUTPUT_TOKENS, produced),
+        ):
+            if type(value) is int:
+                exchange.span.set(key, value)
+        tokens = produced if type(produced) is int else events
+        first, last = exchange.first_token_ns, exchange.last_byte_ns
+        if first is not None and last is not None and last > first and tokens > 1:
+            self._metrics.per_token(exchange.mode, (last - first) / 1e9 / (tokens - 1))
+
+    def _account(self, exchange: Exchange) -> None:
+        exchange.close_legs()
+        span = exchange.span or self._start_span(exchange)
+        ended_ns = exchange.last_byte_ns or now()
+        span.set(names.ATTR_MODE, exchange.mode)
+        if exchange.status:
+            span.set(names.ATTR_HTTP_STATUS, exchange.status)
+        if exchange.fallback is not None:
+            span.set(names.ATTR_FALLBACK, exchange.fallback)
+            self._metrics.fell_back(exchange.fallback)
+        if exchange.first_token_ns is not None:
+            span.event(names.EVENT_FIRST_TOKEN, exchange.first_token_ns)
+            seconds = (exchange.first_token_ns - exchange.started_ns) / 1e9
+            self._metrics.first_token(exchange.mode, seconds, span.trace_id())
+        if exchange.error_type is not None:
+            span.fail(exchange.error_type)
+        span.end(ended_ns)
+        duration_s = (ended_ns - exchange.started_ns) / 1e9
+        self._metrics.ended(exchange.mode, exchange.status, duration_s, exchange.error_type)
+
+
+async def _read(receive: Any, limit: int) -> bytes:
+    """Returns the request's body; raises ``BadRequestError`` above ``limit`` bytes and ``ClientGoneError``."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        size += len(message.get("body", b""))
+        if size > limit:
+            raise BadRequestError(f"the request body is larger than {limit} bytes", status=413, code="body_too_large")
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _client_leaves(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
