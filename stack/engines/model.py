@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from stack.engines.processes import Part, RunningPart, last_lines
 
@@ -140,10 +141,10 @@ def convert(gguf: Path, directory: Path) -> None:
     source, name = str(gguf.parent), gguf.name
     AutoTokenizer.from_pretrained(source, gguf_file=name).save_pretrained(directory)
     quantization = GgufConfig(gguf_file=name, dequantize=True)
-    model = AutoModelForCausalLM.from_pretrained(
+    model: Any = AutoModelForCausalLM.from_pretrained(
         source, gguf_file=name, dtype=torch.float32, quantization_config=quantization
     )
-    model.to(torch.bfloat16).save_pretrained(directory)
+    model.bfloat16().save_pretrained(directory)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,130 @@
+"""start both engines, router and trace store; send requests in both modes; show where their time went"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from connector import names
+from stack.analysis import otlp_json, report_command
+from stack.analysis.source import SourceError
+from stack.demo.client import Answer, RequestError, stream_completion
+from stack.demo.collect import collect_traces
+from stack.demo.evidence import Sent
+from stack.demo.prompts import Prompt, demo_prompts, interleaved
+from stack.demo.result import DemoResult, evidence_lines, make_result, write_result
+from stack.engines.launch import RunningStack, running_stack
+from stack.engines.model import ModelError
+from stack.engines.processes import DeploymentError, interrupt_on_termination
+from stack.engines.settings import DeploymentSettings
+from stack.engines.up import (
+    EXIT_FAILED,
+    EXIT_USAGE,
+    Progress,
+    add_deployment_arguments,
+    settings_from,
+    usage_problem,
+)
+
+DEFAULT_REQUESTS = 12  # a mode
+PLAIN_RUNS = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_deployment_arguments(parser, run_dir=Path("out/demo"))
+    parser.add_argument(
+        "--requests", type=int, default=DEFAULT_REQUESTS, help=f"requests a mode ({DEFAULT_REQUESTS})", metavar="N"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    interrupt_on_termination()
+    say = Progress()
+    if args.requests < 1:
+        print("kvpath demo: --requests must be at least 1", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        settings = settings_from(args)
+        result = _measure(settings, args.requests, say)
+    except KeyboardInterrupt:
+        say("interrupted; nothing is left running")
+        return EXIT_FAILED
+    except (DeploymentError, ModelError, RequestError, SourceError) as error:
+        print(f"kvpath demo: {error}", file=sys.stderr)
+        return EXIT_FAILED
+    except ValidationError as error:
+        print(f"kvpath demo: {usage_problem(error)}", file=sys.stderr)
+        return EXIT_USAGE
+    return _show(settings, result, say)
+
+
+def _measure(settings: DeploymentSettings, count: int, say: Progress) -> DemoResult:
+    with running_stack(settings, say) as stack:
+        prompts = demo_prompts(Path(stack.prefill.model), count)
+        say("the requests so far paid for handshakes and first-time allocations; they are not counted")
+        plan = interleaved(prompts, stack.modes)
+        say(f"sending {len(plan)} requests, one at a time, {' and '.join(stack.modes)} in turn (ABBA)")
+        sent = [_send(stack, mode, prompt, f"{n}/{len(plan)}", say) for n, (mode, prompt) in enumerate(plan, 1)]
+        say("control: the same prompts twice on the decode engine alone, without transfer")
+        plain = [[_send_plain(stack, prompt) for prompt in prompts] for _ in range(PLAIN_RUNS)]
+        say("fetching the traces")
+        traces = collect_traces(settings.store_url, [each.answer.trace_id for each in sent], say)
+        otlp_json.write_file(settings.run_dir / "traces.json", traces)
+    result = make_result(sent, plain, traces)
+    context = {
+        "model": settings.model_name,
+        "requests_a_mode": count,
+        "order": "interleaved, ABBA, one at a time",
+        "excluded": f"{len(stack.modes)} warm-up requests (handshakes), one a mode, before the first that counts",
+        "settings": settings.model_dump(mode="json"),
+    }
+    write_result(settings.run_dir / "result.json", result, context)
+    return result
+
+
+def _send(stack: RunningStack, mode: str, prompt: Prompt, position: str, say: Progress) -> Sent:
+    headers = {names.HEADER_MODE: mode}
+    try:
+        answer = stream_completion(stack.settings.router_url, stack.settings.model_name, prompt.text, headers)
+    except RequestError as error:
+        stack.deployment.check()  # a part that has died is the better explanation
+        raise RequestError(f"request {position} ({mode}): {error}") from error
+    ttft_ms, total_ms = answer.ttft_ns / 1e6, answer.duration_ns / 1e6
+    length = f"{answer.prompt_tokens:4d} tokens"
+    say(f"{position:>5} {mode:<4} {length}: first after {ttft_ms:6.0f} ms, all after {total_ms:6.0f} ms")
+    return Sent(mode, prompt, answer)
+
+
+def _send_plain(stack: RunningStack, prompt: Prompt) -> Answer:
+    stack.deployment.check()
+    return stream_completion(stack.decode.url, stack.settings.model_name, prompt.text)
+
+
+def _show(settings: DeploymentSettings, result: DemoResult, say: Progress) -> int:
+    traces = settings.run_dir / "traces.json"
+    say("everything is stopped; the comparison:\n")
+    _print_comparison(traces)
+    print("\n" + "\n".join(evidence_lines(result)))
+    if result.problems:
+        print("\nThis run is not to be believed as it is:\n  " + "\n  ".join(result.problems))
+    slowest = max(result.sent, key=lambda each: each.answer.ttft_ns)
+    print(f"""
+Look further:
+  kvpath report --traces {traces}                      this comparison again; --json for machines
+  kvpath trace {slowest.answer.trace_id} --traces {traces}
+                                                       the slowest request, span by span
+  {settings.run_dir}/result.json                       every request's stages, and what was checked
+  {settings.run_dir}/logs/                             what every process said
+  kvpath up                                            the same deployment, for requests of your own
+""")
+    return EXIT_FAILED if result.problems else 0
+
+
+def _print_comparison(traces: Path) -> None:
+    """Prints what ``kvpath report --traces FILE`` prints: what the user gets here is what there is to get later."""
+    parser = argparse.ArgumentParser()
+    report_command.add_arguments(parser)
+    report_command.run(parser.parse_args(["--traces", str(traces)]))
