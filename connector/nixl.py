@@ -251,7 +251,7 @@ class _Traced:
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         contract.check()
-        super().__init__(vllm_config, role, kv_cache_config)
+        super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
         self.runtime = runtime_of(vllm_config)
         ledger = self.runtime.ledger
         if role == KVConnectorRole.SCHEDULER:
@@ -326,7 +326,7 @@ class _Traced:
         if upstream is None and not samples:
             return None
         stats = TracedStats.from_data(upstream.data if upstream is not None else None)
-        stats.data[SAMPLES_KEY] = samples
+        stats.data[SAMPLES_KEY] = samples  # type: ignore[assignment]
         return stats
 
     @classmethod

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from connector import names
-from connector.bootstrap import Telemetry, start_telemetry
+from connector.bootstrap import DEFAULT_QUEUE_SIZE, Telemetry, start_telemetry
 from connector.engine_context import EngineContext
 from connector.ledger import DEFAULT_CAPACITY, Ledger
 from connector.metrics import Samples
@@ -34,7 +34,7 @@ class Runtime:
             options.get(OPTION_ENDPOINT),
             instance_id=engine_id,
             id_generator=ids,
-            **({"queue_size": int(options[OPTION_SPAN_QUEUE])} if OPTION_SPAN_QUEUE in options else {}),
+            queue_size=int(options.get(OPTION_SPAN_QUEUE, DEFAULT_QUEUE_SIZE)),
         )
         self.ledger = Ledger(int(options.get(OPTION_FACT_CAPACITY, DEFAULT_CAPACITY)))
         self.samples = Samples()
