@@ -124,7 +124,7 @@ def analyse(trace: Trace, pooled: Bounds | None = None) -> Analysed:
     mode = request.mode or "unknown"
     if request.root is not None and request.root.failed:
         kind = request.root.attributes.get(names.ATTR_ERROR_TYPE, "unknown")
-        return Analysed(trace.trace_id, mode, None, found, f"error: {kind}")
+        return Analysed(trace.trace_id, mode, None, found, f"error: {kind!s}")
     try:
         path = path_of(request, clocks)
     except NoCriticalPath as error:
