@@ -123,8 +123,8 @@ def analyse(trace: Trace, pooled: Bounds | None = None) -> Analysed:
     found = tuple(defects_of(request))
     mode = request.mode or "unknown"
     if request.root is not None and request.root.failed:
-        kind = request.root.attributes.get(names.ATTR_ERROR_TYPE, "unknown")
-        return Analysed(trace.trace_id, mode, None, found, f"error: {kind!s}")
+        kind = str(request.root.attributes.get(names.ATTR_ERROR_TYPE, "unknown"))
+        return Analysed(trace.trace_id, mode, None, found, f"error: {kind}")
     try:
         path = path_of(request, clocks)
     except NoCriticalPath as error:
