@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         app,
         log_level="warning",
         access_log=False,
+        ws="none",
         server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
