@@ -25,8 +25,8 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from connector import names
 from stack.store.app import create_app
 from stack.store.otlp import PROTOBUF, SERVICE_NAME
-from stack.store.serving import served
 from stack.store.settings import StoreSettings
+from stack.store.testing import served
 
 SPANS_PER_BATCH = 512
 SPANS_PER_TRACE = 16

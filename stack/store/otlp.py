@@ -31,6 +31,7 @@ INDEXED_ATTRIBUTES = frozenset({SERVICE_NAME, names.ATTR_MODE, names.ATTR_REQUES
 TERM_CHARACTERS = 200  # longer values are cut in the index, and looked up cut
 STATUS_TERMS = {Status.STATUS_CODE_OK: "ok", Status.STATUS_CODE_ERROR: "error"}
 
+_WINDOW_BITS = {"gzip": 31, "deflate": 15}  # for zlib
 _ZLIB_LEVEL = 1  # a quarter of the size for about 5 µs a span
 _MAX_TIME_NS = 2**63 - 1  # what SQLite can hold
 
@@ -73,14 +74,14 @@ def unpack(blobs: list[bytes]) -> bytes:
 
 def inflate(body: bytes, encoding: str, limit: int) -> bytes:
     """Undoes ``Content-Encoding``; raises BodyTooLargeError beyond ``limit`` bytes, however small the body was."""
-    if encoding not in ("", "identity", "gzip"):
-        raise UnsupportedMediaTypeError(f"Content-Encoding {encoding!r} is not supported; send gzip or none")
-    if encoding != "gzip":
+    if encoding in ("", "identity"):
         return body
+    if encoding not in _WINDOW_BITS:
+        raise UnsupportedMediaTypeError(f"Content-Encoding {encoding!r} is not supported; send gzip, deflate or none")
     pieces, total = [], 0
     try:
         while body:
-            member = zlib.decompressobj(wbits=31)
+            member = zlib.decompressobj(wbits=_WINDOW_BITS[encoding])
             pieces.append(member.decompress(body, limit - total + 1))
             total += len(pieces[-1])
             if total > limit:
@@ -88,10 +89,10 @@ def inflate(body: bytes, encoding: str, limit: int) -> bytes:
                     f"the decompressed body exceeds {limit} bytes (max_body_bytes); send smaller batches"
                 )
             if not member.eof:
-                raise BadRequestError("the gzip body ends early")
+                raise BadRequestError(f"the {encoding} body ends early")
             body = member.unused_data
     except zlib.error as error:
-        raise BadRequestError(f"the body is not gzip as its Content-Encoding says: {error}") from error
+        raise BadRequestError(f"the body is not {encoding} as its Content-Encoding says: {error}") from error
     return b"".join(pieces)
 
 
@@ -153,9 +154,11 @@ def _problem(span: Span) -> str:
 def _scope_in(part: TracePart, resource_spans: ResourceSpans, scope_spans: ScopeSpans) -> ScopeSpans:
     """Opens in ``part`` a copy of this scope, without spans, under a copy of its resource."""
     copy = part.data.resource_spans.add(schema_url=resource_spans.schema_url)
-    copy.resource.CopyFrom(resource_spans.resource)
+    if resource_spans.HasField("resource"):
+        copy.resource.CopyFrom(resource_spans.resource)
     target = copy.scope_spans.add(schema_url=scope_spans.schema_url)
-    target.scope.CopyFrom(scope_spans.scope)
+    if scope_spans.HasField("scope"):
+        target.scope.CopyFrom(scope_spans.scope)
     return target
 
 

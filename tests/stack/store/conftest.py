@@ -1,0 +1,22 @@
+"""A store behind a real socket."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack.store.settings import StoreSettings
+from stack.store.testing import StoreClient, opened
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> StoreSettings:
+    return StoreSettings(path=tmp_path / "traces.db", max_body_bytes=1024 * 1024)
+
+
+@pytest.fixture
+def client(settings: StoreSettings) -> Iterator[StoreClient]:
+    with opened(settings) as client:
+        yield client
