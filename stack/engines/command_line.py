@@ -23,6 +23,7 @@ _CONNECTORS: dict[ConnectorKind, tuple[str, str | None]] = {
     "upstream-push": ("NixlPushConnector", None),
     "upstream-pull": ("NixlPullConnector", None),
 }
+SWITCH_CHILDREN: tuple[ConnectorKind, ...] = ("push", "pull")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,17 +96,22 @@ def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
 
 def kv_transfer_config(spec: EngineSpec) -> dict[str, object]:
     """Returns the value of ``--kv-transfer-config``; raises ``KeyError`` for an engine without a connector."""
-    connector, module = _CONNECTORS[spec.connector]
-    config: dict[str, object] = {
-        "kv_connector": connector,
-        "kv_role": _KV_ROLES[spec.role],
-        "engine_id": spec.engine_id,
-    }
+    name, module = _CONNECTORS[spec.connector]
+    extra: dict[str, object] = {}
+    if module is not None:
+        extra["kvpath_otlp_endpoint"] = spec.otlp_endpoint
+    if spec.connector == "switch":
+        extra["connectors"] = [_connector(spec, *_CONNECTORS[child]) for child in SWITCH_CHILDREN]
+    config = _connector(spec, name, module) | {"engine_id": spec.engine_id}
+    return config | ({"kv_connector_extra_config": extra} if extra else {})
+
+
+def _connector(spec: EngineSpec, name: str, module: str | None) -> dict[str, object]:
+    config: dict[str, object] = {"kv_connector": name, "kv_role": _KV_ROLES[spec.role]}
     if spec.device == "cpu":
         config["kv_buffer_device"] = "cpu"
     if module is not None:
         config["kv_connector_module_path"] = module
-        config["kv_connector_extra_config"] = {"kvpath_otlp_endpoint": spec.otlp_endpoint}
     return config
 
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -28,38 +27,24 @@ time.sleep(600)
 """
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def wait_for(condition, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "timed out"
-        time.sleep(0.01)
-
-
 class Tree:
     """A tree of three processes under a guard, and their pids."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, wait_for) -> None:
+        self._wait_for = wait_for
         self._pids = directory / "pids"
         script = directory / "tree.py"
         script.write_text(TREE)
         self.argv = [sys.executable, str(script), "2", str(self._pids), str(script)]
 
     def pids(self) -> list[int]:
-        wait_for(lambda: self._pids.exists() and len(self._pids.read_text().split()) == 3)
+        self._wait_for(lambda: self._pids.exists() and len(self._pids.read_text().split()) == 3)
         return [int(pid) for pid in self._pids.read_text().split()]
 
 
 @pytest.fixture
-def tree(tmp_path: Path):
-    tree = Tree(tmp_path)
+def tree(tmp_path: Path, wait_for, is_alive):
+    tree = Tree(tmp_path, wait_for)
     yield tree
     for pid in tree.pids():
         if is_alive(pid):
@@ -71,7 +56,7 @@ def start_guard(argv: list[str], grace_s: float = 0.3, launcher: int | None = No
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_the_whole_tree(tree: Tree, number: signal.Signals) -> None:
+def test_a_signal_ends_the_whole_tree(tree: Tree, number: signal.Signals, is_alive) -> None:
     running = start_guard(tree.argv)
     pids = tree.pids()
     running.send_signal(number)
@@ -79,7 +64,7 @@ def test_a_signal_ends_the_whole_tree(tree: Tree, number: signal.Signals) -> Non
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_orphans_do_not_survive_the_death_of_their_root(tree: Tree) -> None:
+def test_orphans_do_not_survive_the_death_of_their_root(tree: Tree, is_alive) -> None:
     running = start_guard(tree.argv)
     pids = tree.pids()
     root = guard.descendants_of(running.pid)[0]
@@ -88,7 +73,7 @@ def test_orphans_do_not_survive_the_death_of_their_root(tree: Tree) -> None:
     assert not any(is_alive(pid) for pid in pids)
 
 
-def test_kill_9_of_the_launcher_leaves_nothing(tree: Tree) -> None:
+def test_kill_9_of_the_launcher_leaves_nothing(tree: Tree, wait_for, is_alive) -> None:
     launcher_code = (
         "import os, subprocess, sys, time;"
         "p = subprocess.Popen([sys.executable, '-I', sys.argv[1], str(os.getpid()), '0.3', *sys.argv[2:]],"
@@ -114,7 +99,7 @@ def test_a_launcher_that_is_already_gone_is_noticed(tmp_path: Path) -> None:
     assert not witness.exists()
 
 
-def test_kill_9_of_the_guard_takes_the_command_with_it(tmp_path: Path) -> None:
+def test_kill_9_of_the_guard_takes_the_command_with_it(tmp_path: Path, wait_for, is_alive) -> None:
     witness = tmp_path / "pid"
     code = f"import os, time; open({str(witness)!r}, 'w').write(str(os.getpid()) + '.'); time.sleep(600)"
     running = start_guard([sys.executable, "-c", code])
@@ -133,7 +118,7 @@ def test_a_command_that_does_not_exist_has_its_own_status() -> None:
     assert start_guard(["/nonexistent/command"]).wait(10) == guard.EXIT_NOT_FOUND
 
 
-def test_a_second_signal_ends_the_grace(tmp_path: Path) -> None:
+def test_a_second_signal_ends_the_grace(tmp_path: Path, wait_for) -> None:
     witness = tmp_path / "ready"
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, lambda *_: open(W, 'a').write('asked ')); "

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import pytest
+
+from stack.engines.command_line import EngineSpec, engine_argv, engine_env, kv_transfer_config
+
+PREFILL = EngineSpec(
+    role="prefill",
+    engine_id="prefill-0",
+    model="/models/m",
+    served_model_name="m",
+    port=8100,
+    side_channel_port=5600,
+)
+DECODE = replace(PREFILL, role="decode", engine_id="decode-0", port=8200, side_channel_port=5610)
+
+
+def option(argv: tuple[str, ...], name: str) -> str:
+    assert argv.count(name) == 1
+    return argv[argv.index(name) + 1]
+
+
+def test_the_server_module_runs_in_this_interpreter() -> None:
+    assert engine_argv(PREFILL)[:3] == (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+
+
+def test_an_engine_listens_on_loopback_unless_told_otherwise() -> None:
+    assert option(engine_argv(PREFILL), "--host") == "127.0.0.1"
+    assert option(engine_argv(replace(PREFILL, host="10.0.0.7")), "--host") == "10.0.0.7"
+    assert engine_env(PREFILL)["VLLM_NIXL_SIDE_CHANNEL_HOST"] == "127.0.0.1"
+
+
+def test_the_switch_holds_one_traced_push_and_one_traced_pull_child() -> None:
+    config = json.loads(option(engine_argv(PREFILL), "--kv-transfer-config"))
+    assert config["kv_connector"] == "SwitchConnector"
+    assert config["kv_connector_module_path"] == "connector.switch"
+    assert config["engine_id"] == "prefill-0"
+    extra = config["kv_connector_extra_config"]
+    assert extra["kvpath_otlp_endpoint"] == "http://127.0.0.1:4318"
+    assert [child["kv_connector"] for child in extra["connectors"]] == ["TracedPushConnector", "TracedPullConnector"]
+    assert {child["kv_connector_module_path"] for child in extra["connectors"]} == {"connector.nixl"}
+
+
+@pytest.mark.parametrize(("spec", "role"), [(PREFILL, "kv_producer"), (DECODE, "kv_consumer")])
+def test_roles_agree_between_the_switch_and_its_children(spec: EngineSpec, role: str) -> None:
+    config = json.loads(json.dumps(kv_transfer_config(spec)))
+    assert config["kv_role"] == role
+    assert {child["kv_role"] for child in config["kv_connector_extra_config"]["connectors"]} == {role}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "module"),
+    [
+        ("push", "TracedPushConnector", "connector.nixl"),
+        ("pull", "TracedPullConnector", "connector.nixl"),
+        ("upstream-push", "NixlPushConnector", None),
+        ("upstream-pull", "NixlPullConnector", None),
+    ],
+)
+def test_other_connectors(kind, name: str, module: str | None) -> None:
+    config = kv_transfer_config(replace(PREFILL, connector=kind))
+    assert config["kv_connector"] == name
+    assert config.get("kv_connector_module_path") == module
+    assert ("kv_connector_extra_config" in config) is (module is not None)
+
+
+def test_an_engine_without_connector_has_no_transfer_and_no_side_channel() -> None:
+    spec = replace(PREFILL, connector="none")
+    assert "--kv-transfer-config" not in engine_argv(spec)
+    assert spec.ports == (8100,)
+
+
+def test_the_switch_needs_two_side_channel_ports() -> None:
+    assert PREFILL.ports == (8100, 5600, 5601)
+    assert replace(PREFILL, connector="push").ports == (8100, 5600)
+
+
+def test_traces_go_where_the_endpoint_says_and_nowhere_without_one() -> None:
+    assert option(engine_argv(PREFILL), "--otlp-traces-endpoint") == "http://127.0.0.1:4318/v1/traces"
+    untraced = replace(PREFILL, otlp_endpoint=None)
+    assert "--otlp-traces-endpoint" not in engine_argv(untraced)
+    assert kv_transfer_config(untraced)["kv_connector_extra_config"]["kvpath_otlp_endpoint"] is None  # type: ignore[index]
+
+
+@pytest.mark.parametrize(("spec", "service"), [(PREFILL, "vllm-prefill"), (DECODE, "vllm-decode")])
+def test_services_are_told_apart(spec: EngineSpec, service: str) -> None:
+    assert engine_env(spec)["OTEL_SERVICE_NAME"] == service
+
+
+def test_cpu_and_cuda_differ_in_what_only_one_of_them_needs() -> None:
+    cuda = replace(PREFILL, device="cuda", gpu_memory_utilization=0.4, tensor_parallel_size=2, visible_devices="2,3")
+    assert option(engine_argv(cuda), "--gpu-memory-utilization") == "0.4"
+    assert option(engine_argv(cuda), "--tensor-parallel-size") == "2"
+    assert engine_env(cuda)["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert not [name for name in engine_env(cuda) if name.startswith("VLLM_CPU")]
+    assert "kv_buffer_device" not in kv_transfer_config(cuda)
+    assert "--gpu-memory-utilization" not in engine_argv(PREFILL)
+    assert engine_env(PREFILL)["VLLM_CPU_KVCACHE_SPACE"] == "1"
+    assert kv_transfer_config(PREFILL)["kv_buffer_device"] == "cpu"
+
+
+def test_extra_arguments_come_last_and_win() -> None:
+    argv = engine_argv(replace(PREFILL, extra_args=("--max-num-seqs", "4")))
+    assert argv[-2:] == ("--max-num-seqs", "4")
