@@ -79,7 +79,7 @@ def _bars(request: RequestSpans, path: CriticalPath | None, terminal: Terminal) 
 
 def _label(span: Span) -> str:
     rank = span.attributes.get(names.ATTR_RANK)
-    return span.name if rank is None else f"{span.name} [{rank}]"
+    return span.name if rank is None else f"{span.name} [{rank!s}]"
 
 
 def _bar(span: Span, axis: Axis, marked: bool, terminal: Terminal) -> str:

@@ -1,0 +1,138 @@
+"""A complete trace has no defect, and every single loss makes one: mutants of each span, link, event and attribute."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from connector import names
+from stack.analysis.complete import Defect, defects
+from stack.analysis.synthetic import Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.trace import STATUS_ERROR, Resource, Span, Trace
+
+WHOLE = {
+    "push": push_trace(ranks=2),
+    "push-handshake": push_trace(Figures(handshake=5_000_000)),
+    "push-registration-last": push_trace(Figures(decode_hop=2_000_000_000)),
+    "pull": pull_trace(ranks=2),
+    "plain": plain_trace(),
+}
+OPTIONAL = ("llm_request", names.SPAN_HANDSHAKE)
+
+
+def with_span(trace: Trace, index: int, span: Span | None) -> Trace:
+    spans = list(trace.spans)
+    spans[index : index + 1] = [span] if span else []
+    return Trace(trace.trace_id, tuple(spans))
+
+
+def each_span(names_: tuple[str, ...] = tuple(WHOLE)):
+    return [
+        pytest.param(WHOLE[name], index, span, id=f"{name}-{index}-{span.name}")
+        for name in names_
+        for index, span in enumerate(WHOLE[name].spans)
+    ]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_complete_trace_has_no_defect(name):
+    assert defects(WHOLE[name]) == []
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), each_span())
+def test_losing_any_span_is_a_defect(trace, index, span):
+    found = defects(with_span(trace, index, None))
+    assert bool(found) == (span.name not in OPTIONAL)
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), each_span())
+def test_losing_vllms_spans_is_a_defect_when_they_are_asked_for(trace, index, span):
+    found = defects(with_span(trace, index, None), engine_spans=True)
+    assert bool(found) == (span.name != names.SPAN_HANDSHAKE)
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), each_span())
+def test_hanging_any_span_in_the_air_or_under_the_wrong_parent_is_a_defect(trace, index, span):
+    astray = with_span(trace, index, replace(span, parent_span_id="e" * 16))
+    if span is not trace.server_span():  # the root may be the child of a client's span
+        assert any(d.kind == "parent" for d in defects(astray))
+        held = next(s for s in trace.spans if s.name in (names.SPAN_BLOCKS_HELD, names.SPAN_ROUTE))
+        astray = with_span(trace, index, replace(span, parent_span_id=held.span_id))
+        assert any(d.kind == "parent" for d in defects(astray))
+    else:
+        assert defects(astray) == []
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), [p for p in each_span() if p.values[2].links])
+def test_losing_or_misdirecting_any_link_is_a_defect(trace, index, span):
+    for at in range(len(span.links)):
+        fewer = span.links[:at] + span.links[at + 1 :]
+        assert any(d.kind == "link" for d in defects(with_span(trace, index, replace(span, links=fewer))))
+        wrong = replace(span.links[at], span_id="e" * 16)
+        astray = replace(span, links=(*fewer, wrong))
+        assert any(d.kind in ("link", "span") for d in defects(with_span(trace, index, astray)))
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), [p for p in each_span() if p.values[2].events])
+def test_losing_any_event_is_a_defect(trace, index, span):
+    for at in range(len(span.events)):
+        fewer = replace(span, events=span.events[:at] + span.events[at + 1 :])
+        assert any(d.kind == "event" for d in defects(with_span(trace, index, fewer)))
+
+
+NEEDED = (names.ATTR_MODE, names.ATTR_REQUEST_ID, names.ATTR_ENGINE_ID, names.ATTR_LAST_ARRIVAL, names.ATTR_PHASE)
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), [p for p in each_span() if p.values[2].name != "llm_request"])
+def test_losing_any_attribute_of_the_contract_is_a_defect(trace, index, span):
+    for key in NEEDED:
+        if key in span.attributes and not (key == names.ATTR_PHASE and "plain" in span.attributes.values()):
+            without = {k: v for k, v in span.attributes.items() if k != key}
+            assert defects(with_span(trace, index, replace(span, attributes=without))), key
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), each_span(("push", "pull")))
+def test_losing_the_rank_of_a_worker_span_is_a_defect(trace, index, span):
+    if span.name in (names.SPAN_WRITE, names.SPAN_READ, names.SPAN_RENDEZVOUS):
+        without = {k: v for k, v in span.attributes.items() if k != names.ATTR_RANK}
+        assert defects(with_span(trace, index, replace(span, attributes=without)))
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), [p for p in each_span() if p.values[2].name != "llm_request"])
+def test_losing_the_boot_id_is_a_defect(trace, index, span):
+    kept = {k: v for k, v in span.resource.attributes.items() if k != names.ATTR_BOOT_ID}
+    found = defects(with_span(trace, index, replace(span, resource=Resource(kept))))
+    assert [d.kind for d in found] == ["resource"]
+
+
+def test_what_a_process_says_it_lost_is_reported_word_for_word():
+    trace = WHOLE["pull"]
+    root = trace.spans[0]
+    lossy = replace(root, attributes={**root.attributes, names.ATTR_INCOMPLETE: ("notification evicted", "queue full")})
+    assert defects(with_span(trace, 0, lossy)) == [
+        Defect("telemetry", "notification evicted"),
+        Defect("telemetry", "queue full"),
+    ]
+
+
+def test_a_failed_request_needs_its_tree_and_its_error_type_only():
+    trace = WHOLE["push"]
+    root = replace(trace.spans[0], status_code=STATUS_ERROR, events=())
+    bare = Trace(trace.trace_id, (root,))
+    assert defects(bare) == [Defect("attribute", "request: error.type on a failed span")]
+    typed = replace(root, attributes={**root.attributes, names.ATTR_ERROR_TYPE: "timeout"})
+    assert defects(Trace(trace.trace_id, (typed,))) == []
+
+
+def test_times_do_not_matter():
+    trace = WHOLE["push"]
+    late = [s.shifted(10**12) if s.name == names.SPAN_WRITE else s for s in trace.spans]
+    assert defects(Trace(trace.trace_id, tuple(late))) == []
+
+
+def test_one_loss_in_many_ranks_is_one_defect_by_kind():
+    trace = WHOLE["push"]
+    unlinked = [replace(s, links=()) if s.name == names.SPAN_WRITE else s for s in trace.spans]
+    found = defects(Trace(trace.trace_id, tuple(unlinked)))
+    assert len(found) == len(set(found))
