@@ -59,6 +59,7 @@ def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> 
         connect_timeout_s=settings.connect_timeout_s,
         idle_s=settings.stream_idle_s,
         keepalive_s=settings.keepalive_s,
+        get_timeout_s=settings.health_timeout_s,
         on_retry=metrics.retried,
     )
     policy = ModePolicy(

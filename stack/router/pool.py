@@ -30,6 +30,7 @@ class Engine:
     requests: int = 0
     work: int = 0
     last_chosen: int = 0
+    missed_probes: int = 0
     recheck: asyncio.Event = field(default_factory=asyncio.Event, repr=False)
 
     @property

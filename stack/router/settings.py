@@ -81,6 +81,7 @@ class RouterSettings(BaseSettings):
     connect_timeout_s: Seconds = 2.0
     keepalive_s: Seconds = 4.0  # below the engines' own 5 s, so that they seldom close first
     health_interval_s: Seconds = 1.0
+    health_timeout_s: Seconds = 5.0  # a probe slower than this is a miss; several in a row are needed to condemn
     max_body_bytes: int = Field(default=32 * 2**20, ge=1)
     shutdown_grace_s: Seconds = 1.5  # for requests in flight when the router is told to stop
     admin_token: SecretStr | None = None  # None: the admin endpoints do not exist

@@ -70,10 +70,16 @@ class Upstream:
     """The connections to all engines. Used on the event loop that called :meth:`start`."""
 
     def __init__(
-        self, *, connect_timeout_s: float, idle_s: float, keepalive_s: float, on_retry: Callable[[], None]
+        self,
+        *,
+        connect_timeout_s: float,
+        idle_s: float,
+        keepalive_s: float,
+        get_timeout_s: float,
+        on_retry: Callable[[], None],
     ) -> None:
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_timeout_s, sock_read=idle_s)
-        self._probe_timeout = aiohttp.ClientTimeout(total=connect_timeout_s)
+        self._get_timeout = aiohttp.ClientTimeout(total=get_timeout_s, sock_connect=connect_timeout_s)
         self._keepalive_s = keepalive_s
         self._on_retry = on_retry
         self._kept: aiohttp.ClientSession | None = None
@@ -129,7 +135,7 @@ class Upstream:
         assert self._kept is not None, "Upstream.start() was not awaited"
         try:
             async with self._kept.get(
-                engine.settings.url + path, headers=headers, allow_redirects=False, timeout=self._probe_timeout
+                engine.settings.url + path, headers=headers, allow_redirects=False, timeout=self._get_timeout
             ) as response:
                 return response.status, await response.read()
         except (aiohttp.ClientError, OSError) as error:
