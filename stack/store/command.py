@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -58,5 +60,8 @@ def _serve(settings: StoreSettings, listener: socket.socket) -> int:
     host, port = listener.getsockname()[:2]
     print(f"kvpath store: http://{host}:{port} (OTLP in, Tempo's API out), {settings.path}", flush=True)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
-    uvicorn.Server(config).run(sockets=[listener])
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_, signal.default_int_handler)  # uvicorn raises the signal again when it has shut down
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
     return 0

@@ -15,7 +15,7 @@ from stack.store.errors import StorageError
 from stack.store.otlp import Batch, TracePart
 
 SCHEMA_VERSION = 1
-WAL_PAGES = 512  # write-ahead log pages before SQLite copies them into the file
+WAL_BYTES = 2 * 1024 * 1024  # of write-ahead log before SQLite copies it into the file, or less in a small store
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS trace (
@@ -45,8 +45,11 @@ def failure(path: Path, error: Exception) -> StorageError:
     return StorageError(f"trace store {path}: {error}; {hint}")
 
 
-def open_writer(path: Path) -> sqlite3.Connection:
-    """Opens (and creates) the database for the one writer; raises StorageError. Statements begin explicitly."""
+def open_writer(path: Path, log_bytes: int = WAL_BYTES) -> sqlite3.Connection:
+    """Opens (and creates) the database for the one writer; raises StorageError. Statements begin explicitly.
+
+    ``log_bytes`` is the length of the write-ahead log from which SQLite copies it into the file.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=5)
@@ -56,7 +59,8 @@ def open_writer(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only has effect on a new file
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+        page = connection.execute("PRAGMA page_size").fetchone()[0]
+        connection.execute(f"PRAGMA wal_autocheckpoint = {max(1, min(log_bytes, WAL_BYTES) // page)}")
         connection.execute("PRAGMA journal_size_limit = 0")
         connection.execute("PRAGMA cache_size = -32768")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -152,7 +156,7 @@ def evict(connection: sqlite3.Connection, up_to: int) -> int:
 
 def compact(connection: sqlite3.Connection) -> None:
     """Gives unused pages back to the file system."""
-    connection.execute("PRAGMA incremental_vacuum").fetchall()
+    connection.executescript("PRAGMA incremental_vacuum")  # execute() would free a single page
     checkpoint(connection)
 
 

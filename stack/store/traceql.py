@@ -166,7 +166,7 @@ class _Parser:
         expression = None if self._peek().text == "}" else self._or()
         self._expect("}")
         if self._peek().kind != "end":
-            raise self._refusal("only one spanset filter { ... } is supported: no pipelines, no structural operators")
+            raise self._refusal("only one spanset filter { .. } is supported: no pipelines, no structural operators")
         return expression
 
     def _or(self) -> Expression:

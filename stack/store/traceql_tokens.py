@@ -10,6 +10,7 @@ from stack.store.errors import BadRequestError
 
 MAX_QUERY_CHARACTERS = 8192
 
+_SUBSET = "a query is one spanset filter { .. } with no pipelines, structural operators, arithmetic or negation"
 _UNITS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _ESCAPES = {"\\": "\\", '"': '"', "n": "\n", "t": "\t", "r": "\r"}
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -43,7 +44,9 @@ def tokenize(query: str) -> list[Token]:
     while position < len(query):
         match = _TOKEN.match(query, position)
         if match is None or match.lastgroup is None:
-            raise BadRequestError(f"TraceQL: {query[position]!r} at character {position + 1} is not supported")
+            raise BadRequestError(
+                f"TraceQL: {query[position]!r} at character {position + 1} is not supported: {_SUBSET}"
+            )
         if match.lastgroup != "space":
             tokens.append(Token(match.lastgroup, match.group(), position))
         position = match.end()

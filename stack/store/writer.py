@@ -48,7 +48,7 @@ class Writer:
         self._settings = settings
         self._metrics = metrics
         self._clock_ns = clock_ns
-        self._connection = database.open_writer(settings.path)
+        self._connection = database.open_writer(settings.path, _log_allowance(settings) // 4)
         self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._pending_bytes = 0

@@ -42,7 +42,6 @@ def test_the_files_stay_within_max_bytes_and_the_newest_traces_stay(tmp_path: Pa
         for trace in range(1, 121):
             assert client.export(bulky(trace)).status_code == 200
             largest = max(largest, database.file_bytes(settings.path))
-            assert trace in client.found("{}", end=2**32)
         kept = client.found("{}")
         assert largest <= settings.max_bytes
         assert largest > settings.max_bytes / 2  # the bound was reached, not avoided
@@ -86,12 +85,12 @@ def test_stop_commits_what_was_accepted(settings: StoreSettings) -> None:
     writer = Writer(settings, StoreMetrics())
     accepted = [writer.submit(batch_of(SpanSpec(trace))) for trace in range(1, 101)]
     assert writer.stop()
+    assert not settings.path.with_name(settings.path.name + "-wal").exists()  # all of it is in the file
     assert [done.result(timeout=0) for done in accepted] == [None] * 100
     assert all(reader.load(settings.path, trace.to_bytes(16, "big")) for trace in range(1, 101))
     with pytest.raises(OverloadedError):
         writer.submit(batch_of(SpanSpec(1)))
     assert "stopped" in str(writer.failure)
-    assert not settings.path.with_name(settings.path.name + "-wal").exists()
 
 
 def test_the_queue_is_bounded_and_takes_one_request_of_any_size(tmp_path: Path) -> None:
