@@ -15,7 +15,7 @@ def _is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-def _wait_for(condition: Callable[[], bool], timeout_s: float = 20.0) -> None:
+def _wait_for(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not so within {timeout_s} s"

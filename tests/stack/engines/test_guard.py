@@ -60,7 +60,7 @@ def test_a_signal_ends_the_whole_tree(tree: Tree, number: signal.Signals, is_ali
     running = start_guard(tree.argv)
     pids = tree.pids()
     running.send_signal(number)
-    assert running.wait(10) == 128 + signal.SIGTERM
+    assert running.wait(60) == 128 + signal.SIGTERM
     assert not any(is_alive(pid) for pid in pids)
 
 
@@ -69,7 +69,7 @@ def test_orphans_do_not_survive_the_death_of_their_root(tree: Tree, is_alive) ->
     pids = tree.pids()
     root = guard.descendants_of(running.pid)[0]
     os.kill(root, signal.SIGKILL)
-    assert running.wait(10) == 128 + signal.SIGKILL
+    assert running.wait(60) == 128 + signal.SIGKILL
     assert not any(is_alive(pid) for pid in pids)
 
 
@@ -88,14 +88,14 @@ def test_kill_9_of_the_launcher_leaves_nothing(tree: Tree, wait_for, is_alive) -
         guard_pid = int(launcher.stdout.readline())
     pids = tree.pids()
     launcher.kill()
-    launcher.wait(10)
+    launcher.wait(60)
     wait_for(lambda: not any(is_alive(pid) for pid in [guard_pid, *pids]))
 
 
 def test_a_launcher_that_is_already_gone_is_noticed(tmp_path: Path) -> None:
     witness = tmp_path / "started"
     running = start_guard([sys.executable, "-c", f"open({str(witness)!r}, 'w')"], launcher=2**22 + 1)
-    assert running.wait(10) == 128 + signal.SIGTERM
+    assert running.wait(60) == 128 + signal.SIGTERM
     assert not witness.exists()
 
 
@@ -105,17 +105,17 @@ def test_kill_9_of_the_guard_takes_the_command_with_it(tmp_path: Path, wait_for,
     running = start_guard([sys.executable, "-c", code])
     wait_for(lambda: witness.exists() and witness.read_text().endswith("."))
     running.kill()
-    running.wait(10)
+    running.wait(60)
     wait_for(lambda: not is_alive(int(witness.read_text()[:-1])))
 
 
 @pytest.mark.parametrize("status", [0, 3])
 def test_the_status_of_the_command_is_the_guards(status: int) -> None:
-    assert start_guard([sys.executable, "-c", f"raise SystemExit({status})"]).wait(10) == status
+    assert start_guard([sys.executable, "-c", f"raise SystemExit({status})"]).wait(60) == status
 
 
 def test_a_command_that_does_not_exist_has_its_own_status() -> None:
-    assert start_guard(["/nonexistent/command"]).wait(10) == guard.EXIT_NOT_FOUND
+    assert start_guard(["/nonexistent/command"]).wait(60) == guard.EXIT_NOT_FOUND
 
 
 def test_a_second_signal_ends_the_grace(tmp_path: Path, wait_for) -> None:
@@ -129,4 +129,4 @@ def test_a_second_signal_ends_the_grace(tmp_path: Path, wait_for) -> None:
     running.terminate()
     wait_for(lambda: "asked" in witness.read_text())
     running.terminate()
-    assert running.wait(10) == 128 + signal.SIGKILL
+    assert running.wait(60) == 128 + signal.SIGKILL

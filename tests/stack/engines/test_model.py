@@ -62,9 +62,14 @@ def test_a_prepared_model_is_not_made_again(cache: Path) -> None:
 
 def test_a_failure_leaves_nothing_behind(cache: Path) -> None:
     target = cache / "models" / "new"
-    with pytest.raises(RuntimeError), model._built_aside(target, {}) as building:
-        (building / "half").touch()
-        raise RuntimeError
+
+    def build() -> None:
+        with model._built_aside(target, {}) as building:
+            (building / "half").touch()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        build()
     assert not target.exists()
     assert not [entry for entry in target.parent.iterdir() if entry.name.startswith(".")]
 

@@ -27,7 +27,7 @@ def is_ready(running: RunningPart) -> bool:
 def test_output_and_environment_of_a_part(tmp_path: Path) -> None:
     code = "import os, sys; print(os.environ['COLOUR']); print('oops', file=sys.stderr)"
     running = RunningPart(part(tmp_path, "one", code, COLOUR="green"))
-    assert running.wait(10)
+    assert running.wait(60)
     assert sorted(last_lines(running.part.log, 10)) == ["green", "oops"]
 
 
@@ -35,7 +35,7 @@ def test_the_death_of_a_part_is_reported_with_its_last_words(tmp_path: Path) -> 
     code = "import sys; [print(f'line {i}') for i in range(100)]; print('no memory'); sys.exit(3)"
     with Deployment() as deployment:
         healthy, dying = deployment.start(part(tmp_path, "healthy", SLEEP), part(tmp_path, "dying", code))
-        assert dying.wait(10)
+        assert dying.wait(60)
         with pytest.raises(DeploymentError, match="dying ended with status 3") as caught:
             deployment.check()
         assert "no memory" in str(caught.value)
@@ -45,10 +45,16 @@ def test_the_death_of_a_part_is_reported_with_its_last_words(tmp_path: Path) -> 
 
 
 def test_everything_is_stopped_when_the_block_raises(tmp_path: Path, wait_for) -> None:
-    with pytest.raises(RuntimeError), Deployment() as deployment:
-        running = deployment.start(part(tmp_path, "a", SLEEP), part(tmp_path, "b", SLEEP))
-        wait_for(lambda: all(is_ready(each) for each in running))
-        raise RuntimeError
+    running: list[RunningPart] = []
+
+    def fail() -> None:
+        with Deployment() as deployment:
+            running.extend(deployment.start(part(tmp_path, "a", SLEEP), part(tmp_path, "b", SLEEP)))
+            wait_for(lambda: all(is_ready(each) for each in running))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert [each.status for each in running] == [128 + signal.SIGTERM] * 2
 
 
@@ -97,7 +103,8 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_however_a_launcher_is_ended_nothing_stays(tmp_path: Path, number: signal.Signals, wait_for, is_alive) -> None:
     code = (
-        "import subprocess, sys, time; child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
+        "import subprocess, sys, time;"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
         "print(child.pid, 'ready', flush=True); time.sleep(600)"
     )
     launcher = subprocess.Popen(
@@ -110,7 +117,7 @@ def test_however_a_launcher_is_ended_nothing_stays(tmp_path: Path, number: signa
     wait_for(lambda: all("ready" in log.read_text() for log in logs))
     children = [int(log.read_text().split()[0]) for log in logs]
     launcher.send_signal(number)
-    assert launcher.wait(20) == (-number if number == signal.SIGKILL else 130)
+    assert launcher.wait(60) == (-number if number == signal.SIGKILL else 130)
     wait_for(lambda: not any(is_alive(pid) for pid in guards + children))
 
 
@@ -124,7 +131,7 @@ def test_the_death_of_one_part_ends_the_launcher_and_the_other(tmp_path: Path, i
     assert launcher.stdout is not None
     guards = [int(pid) for pid in launcher.stdout.readline().split()]
     os.kill(guards[0], signal.SIGTERM)
-    _, complaint = launcher.communicate(timeout=20)
+    _, complaint = launcher.communicate(timeout=60)
     assert "a ended with status" in complaint
     assert not is_alive(guards[1])
 
