@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from connector import names
 from connector.stages import STAGE_NAMES, UNEXPLAINED
+from stack.analysis import path_plan
 from stack.analysis.critical_path import NoCriticalPath, critical_path
 from stack.analysis.request import request_spans
 from stack.analysis.synthetic import MS, US, Figures, plain_trace, pull_trace, push_trace
@@ -150,6 +151,27 @@ def test_stages_and_unexplained_equal_ttft_exactly_whatever_the_trace_holds(case
     assert all(a.end_ns == b.start_ns for a, b in pairwise(path.segments))
     negative = [s.duration_ns for s in path.segments if s.duration_ns < 0]
     assert [a.value_ns for a in path.anomalies] == negative
+
+
+MUTANTS = {
+    "the first transfer instead of the last": ("_last_transfer", lambda r: min(r.transfers, key=lambda t: t.rank)),
+    "a late registration forgotten": ("_push_handoff", lambda draft, r, t: r.compute.end_ns),
+    "handshakes forgotten": (
+        "_plan_preparation",
+        lambda draft, t, h, ready: draft.add("prepare", ready, t.prepare.end_ns),
+    ),
+    "completions forgotten": ("_last_completion", lambda r: None),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_the_second_algorithm_notices_a_wrong_path(mutant, monkeypatch):
+    early = Figures(handshake=20 * MS, handshake_lead=5 * MS, poll_gap=MS, completion_hop=0, stagger=5 * MS)
+    late = replace(early, decode_hop=2000 * MS)
+    traces = [push_trace(early, ranks=2), push_trace(late, ranks=2)]
+    assert all(totals_of(trace) == swept(trace) for trace in traces)
+    monkeypatch.setattr(path_plan, *MUTANTS[mutant])
+    assert any(totals_of(trace) != swept(trace) for trace in traces)
 
 
 STAGE_FIGURES = {
