@@ -5,6 +5,7 @@ Works on the launcher's main thread; waits by polling, because the things waited
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,6 +21,8 @@ POLL_S = 0.25
 PROGRESS_EVERY_S = 5.0
 GENERATION_TIMEOUT_S = 180.0
 READINESS_PROMPT = "Prefill computes the keys and values of a prompt; decode continues from them. " * 4
+# "(EngineCore pid=9) INFO 11-29 12:42:52 [file.py:185] ", which says nothing while one waits.
+_VLLM_PREFIX = re.compile(r"^(\(.*?pid=\d+\) )?([A-Z]+ \S+ \S+ )?(\[\S+:\d+\] )?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ def _answers(client: httpx.Client, url: str) -> bool:
 def _progress(waiting: list[Awaited], elapsed_s: float) -> str:
     missing = ", ".join(each.part.part.name for each in waiting)
     lines = last_lines(waiting[0].part.part.log, 1)
-    hint = f"  {waiting[0].part.part.name}: {lines[-1].strip()[:90]}" if lines else ""
+    hint = f"; {waiting[0].part.part.name}: {_VLLM_PREFIX.sub('', lines[-1]).strip()[:80]}" if lines else ""
     return f"waiting for {missing} ({elapsed_s:.0f} s){hint}"
 
 

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from stack.engines.processes import Deployment, DeploymentError, Part
+from stack.engines.readiness import Awaited, check_ports_are_free, prove_generation, wait_until_healthy
+
+SLEEP = "import time; print('loading weights', flush=True); time.sleep(600)"
+# A server that prints its port, answers GET with 200, and POST with what its argument says.
+SERVER = """
+import http.server, json, sys
+status, body = int(sys.argv[1]), sys.argv[2].encode()
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, status, body):
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self): self.answer(200, b"")
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        print("mode", self.headers["x-kvpath-mode"], flush=True)
+        self.answer(status, body)
+    def log_message(self, *args): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+print("port", server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.fixture
+def deployment():
+    with Deployment(grace_s=0.5) as deployment:
+        yield deployment
+
+
+@pytest.fixture
+def start_server(deployment: Deployment, tmp_path: Path, wait_for):
+    """Starts the server as a part and returns the part and its URL."""
+
+    def start(status: int = 200, body: object = None):
+        argv = (sys.executable, "-c", SERVER, str(status), json.dumps(body))
+        (running,) = deployment.start(Part("server", argv, tmp_path / "server.log"))
+        wait_for(lambda: "port" in running.part.log.read_text())
+        return running, f"http://127.0.0.1:{running.part.log.read_text().split()[1]}"
+
+    return start
+
+
+def test_a_taken_port_is_named_with_its_owner() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(DeploymentError) as caught:
+            check_ports_are_free({"router": (port,)})
+    assert f"{port} (router)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_free_port_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    check_ports_are_free({"router": (port,)})
+
+
+def test_waiting_ends_when_all_answer(deployment: Deployment, start_server) -> None:
+    running, url = start_server()
+    said: list[str] = []
+    wait_until_healthy(deployment, [Awaited(running, url)], 60.0, said.append)
+    assert said[-1].startswith("server is up")
+
+
+def test_waiting_ends_with_the_death_of_any_part(deployment: Deployment, start_server, tmp_path: Path) -> None:
+    running, _ = start_server()
+    dying = Part("engine", (sys.executable, "-c", "raise SystemExit('out of memory')"), tmp_path / "engine.log")
+    deployment.start(dying)
+    with pytest.raises(DeploymentError, match=r"engine ended with status 1.*\n.*out of memory"):
+        wait_until_healthy(deployment, [Awaited(running, "http://127.0.0.1:1/")], 60.0, lambda line: None)
+
+
+def test_waiting_gives_up_and_names_what_is_missing(deployment: Deployment, tmp_path: Path) -> None:
+    (running,) = deployment.start(Part("engine", (sys.executable, "-c", SLEEP), tmp_path / "engine.log"))
+    with pytest.raises(DeploymentError, match=r"not ready after 0 s: engine .*engine\.log"):
+        wait_until_healthy(deployment, [Awaited(running, "http://127.0.0.1:1/")], 0.0, lambda line: None)
+
+
+def test_progress_says_what_is_awaited_and_what_it_logged_last(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for
+) -> None:
+    (running,) = deployment.start(Part("engine", (sys.executable, "-c", SLEEP), tmp_path / "engine.log"))
+    wait_for(lambda: "weights" in running.part.log.read_text())
+    monkeypatch.setattr("stack.engines.readiness.PROGRESS_EVERY_S", 0.0)
+    said: list[str] = []
+    with pytest.raises(DeploymentError):
+        wait_until_healthy(deployment, [Awaited(running, "http://127.0.0.1:1/")], 0.3, said.append)
+    assert "waiting for engine" in said[0]
+    assert "loading weights" in said[0]
+
+
+def test_generation_is_proven_in_every_mode(deployment: Deployment, start_server) -> None:
+    running, url = start_server(200, {"choices": [{"text": " tokens"}]})
+    prove_generation(deployment, url, "m", ("push", "pull"), lambda line: None)
+    assert [line for line in running.part.log.read_text().splitlines() if "mode" in line] == ["mode push", "mode pull"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(502, {"error": {"message": "no engine"}}), (200, {"choices": [{"text": ""}]})]
+)
+def test_an_error_or_an_empty_text_is_no_generation(deployment: Deployment, start_server, status: int, body) -> None:
+    _, url = start_server(status, body)
+    with pytest.raises(DeploymentError, match=f"a push request through the router got HTTP {status}"):
+        prove_generation(deployment, url, "m", ("push",), lambda line: None)
