@@ -32,7 +32,8 @@ bench: venv  ## what telemetry, router, store and analysis cost on this machine;
 	@$(PY) -m stack bench
 
 lock: venv  ## resolves pyproject.toml into requirements.lock again
-	.venv/bin/uv pip compile --quiet --universal --no-annotate --no-header --python-version 3.11 --upgrade \
+	mkdir -p out
+	.ci/uv pip compile --quiet --universal --no-annotate --no-header --python-version 3.11 \
 	  --extra cpu --extra demo --extra dev pyproject.toml -o out/requirements.lock
 	grep -vE "sys_platform == '(never|win32|emscripten|darwin)'" out/requirements.lock > requirements.lock
 
