@@ -21,6 +21,7 @@ from stack.router.bodies import CHAT_PATH, KV_PARAMS
 from stack.router.settings import DECODE, PREFILL, EngineSettings, Role
 
 INTERVAL = "stub_interval_s"
+TRACES_PATH = "/v1/traces"  # takes and forgets spans, so that the benchmark's router has somewhere to send them
 DEFAULT_TOKENS = 4
 _UNSET: Any = object()
 
@@ -143,6 +144,9 @@ class StubEngine:
 
     async def _serve(self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answers one request; returns whether the connection goes on."""
+        if request.path == TRACES_PATH:
+            _write_whole(writer, 200, b"")
+            return True
         if request.method == "GET":
             if request.path == "/health":
                 _write_whole(writer, self.health_status, b"{}")
@@ -268,7 +272,8 @@ async def _read_request(reader: asyncio.StreamReader, connection: int, nth: int)
     pairs = (line.split(":", 1) for line in lines[1:] if line)
     headers = {key.strip().lower(): value.strip() for key, value in pairs}
     raw = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Received(method, path, headers, json.loads(raw) if raw else {}, connection, nth)
+    body = json.loads(raw) if raw and path != TRACES_PATH else {}
+    return Received(method, path, headers, body, connection, nth)
 
 
 def _write_whole(writer: asyncio.StreamWriter, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
