@@ -6,7 +6,8 @@ for p90, 500 for p99. A stage's share is the mean over requests of its fraction 
 slow request does not decide it; the shares and that of ``unexplained`` add up to 1.
 
 Left out of the figures are requests that failed, traces without a measurable TTFT, traces whose path lacks a span
-(their stages would count as 0), and traces whose mode is unknown. Traces that lack something the path does not need
+(their stages would count as 0), answers that were not streamed (TTFT is then the whole answer), requests for which
+nothing was transferred, and traces whose mode is unknown. Traces that lack something the path does not need
 stay in and are counted as incomplete.
 """
 
@@ -30,6 +31,7 @@ from stack.analysis.critical_path import (
     trace_bounds,
 )
 from stack.analysis.overlap import OVERLAP_KINDS
+from stack.analysis.request import RequestSpans
 from stack.analysis.trace import Trace
 
 MODE_ORDER = (names.MODE_PUSH, names.MODE_PULL, names.MODE_REUSE, names.MODE_PLAIN)
@@ -131,8 +133,17 @@ def analyse(trace: Trace, pooled: Bounds | None = None) -> Analysed:
         return Analysed(trace.trace_id, mode, None, found, str(error))
     if mode not in MODE_ORDER:
         return Analysed(trace.trace_id, mode, path, found, f"unknown mode {mode!r}")
-    excluded = f"path lacks {path.missing[0]}" if path.missing else ""
-    return Analysed(trace.trace_id, mode, path, found, excluded)
+    return Analysed(trace.trace_id, mode, path, found, _excluded(request, path))
+
+
+def _excluded(request: RequestSpans, path: CriticalPath) -> str:
+    if path.missing:
+        return f"path lacks {path.missing[0]}"
+    if not request.streamed:
+        return "not streamed: its first token is its last byte"
+    if request.nothing_transferred:
+        return "nothing transferred: D had the prompt cached"
+    return ""
 
 
 def analyse_all(traces: Sequence[Trace]) -> list[Analysed]:

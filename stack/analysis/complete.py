@@ -43,6 +43,8 @@ REQUIRED = {
     names.MODE_REUSE: (*_COMMON, names.SPAN_READ),
     names.MODE_PLAIN: (names.SPAN_LEG_DECODE,),
 }
+# What remains when D found the whole prompt in its own prefix cache: no registration, no transfer.
+_CACHED = _COMMON
 PHASES_ROUTED = {
     names.MODE_PUSH: {"both"},
     names.MODE_PULL: {"prefill", "decode"},
@@ -108,6 +110,9 @@ def _tree(request: RequestSpans) -> Iterator[Defect]:
 
 def _attributes(request: RequestSpans) -> Iterator[Defect]:
     root = request.root
+    # After a fall-back the spans of the attempt carry the mode that was attempted.
+    fell_back = root is not None and names.ATTR_FALLBACK in root.attributes
+    modes = {request.mode, *names.TRANSFER_MODES} if fell_back else {request.mode}
     if request.mode not in REQUIRED:
         yield Defect("attribute", f"{names.ATTR_MODE} is {request.mode!r}")
     for span in request.trace.spans:
@@ -116,7 +121,7 @@ def _attributes(request: RequestSpans) -> Iterator[Defect]:
             continue
         name = _ROOT if span is root else span.name
         attributes = span.attributes
-        if attributes.get(names.ATTR_MODE) != request.mode:
+        if attributes.get(names.ATTR_MODE) not in modes:
             yield Defect("attribute", f"{name}: {names.ATTR_MODE} is not {request.mode!r}")
         if not request.request_id or attributes.get(names.ATTR_REQUEST_ID) != request.request_id:
             yield Defect("attribute", f"{name}: {names.ATTR_REQUEST_ID} is not the request's")
@@ -139,7 +144,7 @@ def _telemetry(request: RequestSpans) -> Iterator[Defect]:
 
 
 def _spans(request: RequestSpans, engine_spans: bool) -> Iterator[Defect]:
-    for name in REQUIRED.get(request.mode, ()):
+    for name in _CACHED if request.nothing_transferred else REQUIRED.get(request.mode, ()):
         if name not in request.by_name:
             yield Defect("span", name)
     for transfer in request.transfers:

@@ -86,10 +86,16 @@ def plan_path(request: RequestSpans, start_ns: int, first_token_ns: int) -> Plan
     if request.mode == names.MODE_PLAIN:
         _plan_plain(draft, request, start_ns, first_token_ns)
         return draft.done()
+    if request.mode == names.MODE_PUSH and request.nothing_transferred:
+        _plan_cached(draft, request, start_ns, first_token_ns)
+        return draft.done()
     leg = draft.need(request.leg_prefill, names.SPAN_LEG_PREFILL)
     draft.add("route", start_ns, leg.start_ns if leg else None)
     draft.whole("prefill_queue", request.queue, names.SPAN_PREFILL_QUEUE)
     draft.whole("prefill", request.compute, names.SPAN_PREFILL_COMPUTE)
+    if request.nothing_transferred:
+        _plan_first_step(draft, request, None, first_token_ns)
+        return draft.done()
     transfer = _last_transfer(request)
     if request.mode == names.MODE_PUSH:
         draft.need(transfer.span if transfer else None, names.SPAN_WRITE)
@@ -220,6 +226,13 @@ def _plan_first_step(draft: _Draft, request: RequestSpans, ended_ns: int | None,
         draft.add("deliver", step.end_ns, first_token_ns)
 
 
+def _plan_cached(draft: _Draft, request: RequestSpans, start_ns: int, first_token_ns: int) -> None:
+    """Push without anything to transfer: D had the prompt cached and did not wait for P at all."""
+    leg = draft.need(request.leg_decode, names.SPAN_LEG_DECODE)
+    draft.add("route", start_ns, leg.start_ns if leg else None)
+    _plan_first_step(draft, request, None, first_token_ns)
+
+
 def _plan_plain(draft: _Draft, request: RequestSpans, start_ns: int, first_token_ns: int) -> None:
     """D computed the prompt alone: ``route`` up to the leg that was answered, then D's own queue and prefill.
 
@@ -228,6 +241,9 @@ def _plan_plain(draft: _Draft, request: RequestSpans, start_ns: int, first_token
     """
     leg = draft.need(request.leg_decode, names.SPAN_LEG_DECODE)
     draft.add("route", start_ns, leg.start_ns if leg else None)
+    if request.leg_prefill is not None:
+        failed_ns = request.leg_prefill.duration_ns
+        draft.notes.append(f"route includes {failed_ns} ns of a prefill leg whose answer could not be used")
     if request.compute is not None:
         if request.queue is not None:
             draft.add("prefill_queue", request.queue.start_ns, request.queue.end_ns, request.queue)

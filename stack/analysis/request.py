@@ -56,6 +56,17 @@ class RequestSpans:
     def first_token_ns(self) -> int | None:
         return self.root.event_time(names.EVENT_FIRST_TOKEN) if self.root else None
 
+    @property
+    def streamed(self) -> bool:
+        """False when the answer left in one piece: its first token is then its last byte."""
+        return self.root is None or self.first_token_ns != self.root.end_ns
+
+    @property
+    def nothing_transferred(self) -> bool:
+        """D found the whole prompt in its own prefix cache, so that there was nothing to transfer."""
+        step = self.first_step
+        return not self.transfers and step is not None and step.attributes.get(names.ATTR_EXTERNAL_TOKENS) == 0
+
 
 def request_spans(trace: Trace) -> RequestSpans:
     """Sorts the spans of ``trace`` by their part in the request."""
@@ -63,11 +74,13 @@ def request_spans(trace: Trace) -> RequestSpans:
     root = trace.server_span()
     mode = str(_first_attribute(root, trace, names.ATTR_MODE))
     prefill, decode = _leg(by_name, names.SPAN_LEG_PREFILL), _leg(by_name, names.SPAN_LEG_DECODE)
-    # In mode plain D computes the prompt, so what would be P's spans lie under the decode leg.
-    computing = decode if mode == names.MODE_PLAIN else prefill
+    # In mode plain D computes the prompt, so what would be P's spans lie under the decode leg, and nowhere else:
+    # after a fall-back the trace also holds those of the prefill that came to nothing.
+    plain = mode == names.MODE_PLAIN
+    computing = decode if plain else prefill
 
     def under(leg: Span | None, name: str) -> list[Span]:
-        return _under(leg, by_name.get(name, ()))
+        return _under(leg, by_name.get(name, ()), strict=plain)
 
     transfer_name = names.SPAN_WRITE if mode == names.MODE_PUSH else names.SPAN_READ
     transfer_leg = prefill if mode == names.MODE_PUSH else decode
@@ -109,9 +122,9 @@ def _last(spans: Sequence[Span]) -> Span | None:
     return spans[-1] if spans else None
 
 
-def _under(leg: Span | None, spans: Sequence[Span]) -> list[Span]:
+def _under(leg: Span | None, spans: Sequence[Span], strict: bool) -> list[Span]:
     children = [s for s in spans if leg is not None and s.parent_span_id == leg.span_id]
-    return children or list(spans)
+    return children if children or strict else list(spans)
 
 
 def _by_side(spans: Sequence[Span], leg: Span | None, service: str) -> tuple[Span, ...]:

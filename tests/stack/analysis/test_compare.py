@@ -116,3 +116,67 @@ def test_the_largest_clock_uncertainty_is_kept_and_unbounded_wins():
 
 def test_nothing_compares_to_nothing():
     assert compare([]).modes == {}
+
+
+def test_an_answer_in_one_piece_has_no_first_token_to_compare():
+    whole = pull_trace(Figures(tail=0))
+    assert analyse(whole).excluded == "not streamed: its first token is its last byte"
+
+
+def cached(trace: Trace, gone: tuple[str, ...]) -> Trace:
+    """The trace as it is when D finds the whole prompt in its own prefix cache."""
+    steps = [
+        replace(s, attributes={**s.attributes, names.ATTR_EXTERNAL_TOKENS: 0}) if s.name == names.SPAN_FIRST_STEP else s
+        for s in trace.spans
+    ]
+    return Trace(trace.trace_id, tuple(s for s in steps if not s.name.startswith(gone)))
+
+
+@pytest.mark.parametrize(
+    ("trace", "gone"),
+    [
+        (pull_trace(), ("kvpath.read",)),
+        (push_trace(), ("kvpath.write", "kvpath.register", "kvpath.rendezvous", "kvpath.await")),
+    ],
+    ids=["pull", "push"],
+)
+def test_a_request_without_a_transfer_is_complete_and_left_out(trace, gone):
+    found = analyse(cached(trace, gone))
+    assert found.defects == ()
+    assert found.path.anomalies == ()
+    assert found.path.missing == ()
+    assert found.excluded == "nothing transferred: D had the prompt cached"
+    assert sum(found.path.stages.values()) + found.path.unexplained_ns == found.path.ttft_ns
+    assert found.path.stages["first_step"] == 60 * MS
+
+
+def test_push_with_the_prompt_cached_on_d_does_not_wait_for_p():
+    trace = cached(push_trace(), ("kvpath.write", "kvpath.register", "kvpath.rendezvous", "kvpath.await"))
+    early = -800 * MS
+    spans = [s.shifted(early) if s.name == names.SPAN_FIRST_STEP else s for s in trace.spans]
+    root = trace.server_span()
+    event = replace(root.events[0], time_ns=root.events[0].time_ns + early)
+    found = analyse(with_root(Trace(trace.trace_id, tuple(spans)), events=(event,)))
+    assert found.path.anomalies == ()
+    assert found.path.stages["prefill"] == 0
+
+
+def test_a_fall_back_is_plain_though_its_attempt_was_pull():
+    """P answered without transfer parameters: the attempt's spans keep their mode, D's leg follows in mode plain."""
+    attempt = pull_trace(Figures(tail=0))
+    tried = [s for s in attempt.spans if s.name in (names.SPAN_LEG_PREFILL, names.SPAN_PREFILL_COMPUTE)]
+    plain = plain_trace(Figures(route=820 * MS))
+    root = plain.server_span()
+    plain = with_root(plain, attributes={**root.attributes, names.ATTR_FALLBACK: "no kv_transfer_params"})
+    request = root.attributes[names.ATTR_REQUEST_ID]
+    leg, compute = (
+        replace(s, span_id=f"{n:016x}", attributes={**s.attributes, names.ATTR_REQUEST_ID: request})
+        for n, s in enumerate(tried, start=1)
+    )
+    leg = replace(leg, parent_span_id=root.span_id)
+    compute = replace(compute, parent_span_id=leg.span_id)
+    found = analyse(Trace(plain.trace_id, (*plain.spans, leg, compute)))
+    assert (found.mode, found.defects, found.excluded) == ("plain", (), "")
+    assert found.path.stages["route"] == 820 * MS
+    assert found.path.stages["prefill"] == 800 * MS
+    assert any("prefill leg whose answer could not be used" in note for note in found.path.notes)

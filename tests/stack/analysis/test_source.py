@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from stack.analysis.otlp_json import document
+from stack.analysis.otlp_json import document, dumps
 from stack.analysis.source import ROUTER_QUERY, SourceError, TraceSource
 from stack.analysis.synthetic import pull_trace, push_trace
+from stack.store.otlp_json import ids_from_hex
+from stack.store.settings import StoreSettings
+from stack.store.testing import opened
 
 
 def hit(trace_id: str, start: int) -> dict:
@@ -98,3 +104,21 @@ def test_a_store_that_never_answers_is_one_clear_line():
 def test_what_is_no_url_is_refused(url):
     with pytest.raises(SourceError, match="http"):
         TraceSource(url)
+
+
+@pytest.mark.parametrize("media_type", ["application/json", "application/x-protobuf"])
+def test_the_embedded_store_gives_back_what_was_exported(tmp_path, media_type):
+    traces = [push_trace(number=0x1D, ranks=2), pull_trace(number=0x2E)]
+    with opened(StoreSettings(path=tmp_path / "traces.db")) as client:
+        body = dumps(traces)
+        if media_type != "application/json":
+            raw = ids_from_hex(json.loads(body))
+            body = json_format.ParseDict(raw, ExportTraceServiceRequest()).SerializeToString()
+        answer = client.post("/v1/traces", content=body, headers={"Content-Type": media_type})
+        assert answer.status_code == 200, answer.text
+        with TraceSource(str(client.base_url)) as source:
+            found = {t.trace_id: t for t in source.traces(since_s=10 * 365 * 86400)}
+            assert source.fetch("f" * 32) is None
+    for trace in traces:
+        by_id = {s.span_id: s for s in found[trace.trace_id].spans}
+        assert by_id == {s.span_id: s for s in trace.spans}
