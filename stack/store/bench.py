@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -71,16 +72,16 @@ def _send(address: str, batches: int, answer: Connection) -> None:
     bodies = [make_batch(number) for number in range(batches)]
 
     def send(share: list[bytes]) -> list[float]:
-        connection = http.client.HTTPConnection(address)
         took = []
-        for body in share:
-            begun = time.perf_counter()
-            connection.request("POST", "/v1/traces", body, {"Content-Type": PROTOBUF})
-            response = connection.getresponse()
-            response.read()
-            if response.status != 200:
-                raise RuntimeError(f"the store answered {response.status}")
-            took.append(time.perf_counter() - begun)
+        with closing(http.client.HTTPConnection(address)) as connection:
+            for body in share:
+                begun = time.perf_counter()
+                connection.request("POST", "/v1/traces", body, {"Content-Type": PROTOBUF})
+                response = connection.getresponse()
+                response.read()
+                if response.status != 200:
+                    raise RuntimeError(f"the store answered {response.status}")
+                took.append(time.perf_counter() - begun)
         return took
 
     with ThreadPoolExecutor(CONNECTIONS) as pool:
@@ -120,7 +121,17 @@ def _measure(address: str, batches: int) -> dict[str, Any]:
     sending.close()  # so that a sender that dies is an EOFError here, not a wait without end
     seconds, median, slowest = receiving.recv()
     sender.join()
-    connection = http.client.HTTPConnection(address)
+    inflow = {
+        "spans": batches * SPANS_PER_BATCH,
+        "spans_per_second": round(batches * SPANS_PER_BATCH / seconds),
+        "export_ms_p50": round(median * 1e3, 1),
+        "export_ms_max": round(slowest * 1e3, 1),
+    }
+    with closing(http.client.HTTPConnection(address)) as connection:
+        return inflow | _reads(connection, batches * SPANS_PER_BATCH // SPANS_PER_TRACE)
+
+
+def _reads(connection: http.client.HTTPConnection, traces: int) -> dict[str, float]:
 
     def get(path: str) -> bytes:
         connection.request("GET", path)
@@ -130,16 +141,10 @@ def _measure(address: str, batches: int) -> dict[str, Any]:
             raise RuntimeError(f"{path} answered {response.status}: {body[:200]!r}")
         return body
 
-    traces = batches * SPANS_PER_BATCH // SPANS_PER_TRACE
-
     def find(query: str) -> float:
         return _median_ms(lambda index: get("/api/search?" + urlencode({"q": query.format(index)})))
 
     return {
-        "spans": batches * SPANS_PER_BATCH,
-        "spans_per_second": round(batches * SPANS_PER_BATCH / seconds),
-        "export_ms_p50": round(median * 1e3, 1),
-        "export_ms_max": round(slowest * 1e3, 1),
         "search_request_id_ms_p50": find(f'{{{{ .{names.ATTR_REQUEST_ID} = "req-{{}}" }}}}'),
         "search_mode_ms_p50": find(f'{{{{ .{names.ATTR_MODE} = "{names.MODE_PUSH}" && duration > 1ms }}}}'),
         "search_unindexed_ms_p50": find(f"{{{{ .{names.ATTR_BYTES} = {{}} }}}}"),

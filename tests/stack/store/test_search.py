@@ -18,20 +18,20 @@ from stack.store.traceql import parse
 SECOND = T0 // 10**9
 
 
-@pytest.fixture
-def stored(client: StoreClient) -> StoreClient:
+@pytest.fixture(scope="module")
+def stored(shared: StoreClient) -> StoreClient:
     """Three traces: 1 push, ok; 2 pull, with an error in a child; 3 without a root, other types."""
     child = b"\x01" * 8
     push = {names.ATTR_MODE: names.MODE_PUSH, names.ATTR_REQUEST_ID: "r1", "n": 5, "rate": 4.5, "on": True}
     pull = {names.ATTR_MODE: names.MODE_PULL, names.ATTR_REQUEST_ID: "r2", "n": 7}
-    client.export(
+    shared.export(
         SpanSpec(1, "chat m", attributes=push, kind=2),
         SpanSpec(1, names.SPAN_WRITE, "vllm-prefill", 2, 5, child, {"n": "five"}),
         SpanSpec(2, "chat m", start_ms=10_000, duration_ms=3000, attributes=pull, kind=2),
         SpanSpec(2, names.SPAN_READ, "vllm-decode", 10_002, 900, child, {"tags": ["x", "y"]}, status=2),
         SpanSpec(3, names.SPAN_AWAIT, "vllm-decode", 20_000, 1, child, {"service.name": "own", "n": 7.0}, status=1),
     )
-    return client
+    return shared
 
 
 @pytest.mark.parametrize(
@@ -116,11 +116,11 @@ def test_answer_has_tempos_shape_newest_first(stored: StoreClient) -> None:
     assert answer["metrics"]["inspectedTraces"] > 0
 
 
-def test_spans_per_set(stored: StoreClient) -> None:
-    stored.export(*[SpanSpec(9, f"s{i}", start_ms=30_000 + i) for i in range(5)])
+def test_spans_per_set(client: StoreClient) -> None:
+    client.export(*[SpanSpec(9, f"s{i}", start_ms=30_000 + i) for i in range(5)])
     for spss, shown in ((None, 3), (2, 2), (0, 5)):
         parameters = {} if spss is None else {"spss": spss}
-        span_set = stored.search("{ name =~ `s.` }", **parameters)[0]["spanSets"][0]
+        span_set = client.search("{ name =~ `s.` }", **parameters)[0]["spanSets"][0]
         assert (len(span_set["spans"]), span_set["matched"]) == (shown, 5)
 
 
@@ -159,13 +159,14 @@ def test_tags_durations_and_window(stored: StoreClient) -> None:
         {"query": "{}"},
     ],
 )
-def test_bad_parameters_are_400(client: StoreClient, parameters: dict[str, str]) -> None:
-    answer = client.get("/api/search", params=parameters)
+def test_bad_parameters_are_400(shared: StoreClient, parameters: dict[str, str]) -> None:
+    answer = shared.get("/api/search", params=parameters)
     assert answer.status_code == 400
     assert answer.json()["error"]["message"]
 
 
-def test_a_search_without_time_left_is_an_error_not_a_part(stored: StoreClient, settings: StoreSettings) -> None:
+def test_a_search_without_time_left_is_an_error_not_a_part(client: StoreClient, settings: StoreSettings) -> None:
+    client.export(SpanSpec(1), SpanSpec(2))
     ticks = iter((0.0, 100.0))
     with pytest.raises(Exception, match="took longer"):
         search(settings.path, SearchRequest(limit=2), 30, lambda: next(ticks))
