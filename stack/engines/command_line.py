@@ -137,7 +137,6 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
             "VLLM_CPU_KVCACHE_SPACE": str(spec.cpu_kv_cache_gib),
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores would starve each other
             "OMP_NUM_THREADS": str(spec.cpu_threads),
-            "VLLM_SLEEP_WHEN_IDLE": "1",  # an idle worker would spin a whole core
         }
     if spec.visible_devices is not None:
         env["CUDA_VISIBLE_DEVICES"] = spec.visible_devices
