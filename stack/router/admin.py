@@ -6,8 +6,8 @@ import hmac
 import logging
 from typing import Annotated
 
-from fastapi import APIRouter, Header, HTTPException
-from pydantic import Field
+from fastapi import APIRouter, Depends, Header, HTTPException
+from pydantic import Field, SecretStr
 
 from stack.router.mode import ModePolicy
 from stack.router.settings import Mode, RouterSettings, split_problem
@@ -16,27 +16,22 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _log = logging.getLogger(__name__)
 
 
-def admin_routes(settings: RouterSettings, policy: ModePolicy) -> APIRouter:
-    """Returns ``GET`` and ``PUT /admin/split``, behind ``Authorization: Bearer <admin_token>``."""
-    routes = APIRouter()
+def admin_routes(token: SecretStr, settings: RouterSettings, policy: ModePolicy) -> APIRouter:
+    """Returns ``GET`` and ``PUT /admin/split``, behind ``Authorization: Bearer <token>``."""
+    expected = f"Bearer {token.get_secret_value()}".encode()
 
-    def authorize(authorization: str | None) -> None:
-        if settings.admin_token is None:
-            raise HTTPException(404, "no admin_token is configured, so there are no admin endpoints")
-        expected = f"Bearer {settings.admin_token.get_secret_value()}"
-        if not hmac.compare_digest(expected.encode(), (authorization or "").encode("utf-8", "surrogateescape")):
+    def authorize(authorization: Annotated[str, Header()] = "") -> None:
+        if not hmac.compare_digest(expected, authorization.encode()):
             raise HTTPException(401, "this needs 'Authorization: Bearer <admin_token>'", {"www-authenticate": "Bearer"})
 
+    routes = APIRouter(dependencies=[Depends(authorize)])
+
     @routes.get("/admin/split")
-    async def read_split(authorization: Annotated[str | None, Header()] = None) -> dict[str, float]:
-        authorize(authorization)
+    async def read_split() -> dict[str, float]:
         return dict(policy.split)
 
     @routes.put("/admin/split")
-    async def replace_split(
-        split: dict[Mode, Weight], authorization: Annotated[str | None, Header()] = None
-    ) -> dict[str, float]:
-        authorize(authorization)
+    async def replace_split(split: dict[Mode, Weight]) -> dict[str, float]:
         problem = split_problem(settings, split)
         if problem is not None:
             raise HTTPException(400, problem)

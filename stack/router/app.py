@@ -87,7 +87,8 @@ def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> 
     app.generation = GenerationEndpoint(
         settings, policy, Proxy(pool, upstream, metrics), Spans(running.tracer, errors), metrics
     )
-    app.include_router(admin_routes(settings, policy))
+    if settings.admin_token is not None:
+        app.include_router(admin_routes(settings.admin_token, settings, policy))
     _add_state_routes(app, policy, metrics)
     _add_models_route(app, upstream)
     _add_error_shape(app)

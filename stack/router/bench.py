@@ -53,7 +53,7 @@ def _stub(role: Role, engine_id: str) -> Iterator[int]:
 def _router(prefill_port: int, decode_port: int) -> Iterator[tuple[int, int]]:
     """Yields the router's port and process id."""
     side = {"side_channel_host": "127.0.0.1", "side_channel_port": 5600}
-    engines = [
+    engines: list[dict[str, Any]] = [
         {"url": f"http://127.0.0.1:{prefill_port}", "role": PREFILL, "engine_id": "P", **side},
         {"url": f"http://127.0.0.1:{decode_port}", "role": DECODE, "engine_id": "D"},
     ]
@@ -130,7 +130,7 @@ async def _added_ttft(ports: tuple[int, int, int], mode: str, concurrency: int, 
             connection.close()
 
     await asyncio.gather(*(client() for _ in range(concurrency)))
-    figures = {}
+    figures: dict[str, float] = {}
     for name, quantile in (("p50", 0.5), ("p99", 0.99)):
         alone, through = (_quantile(values, quantile) * 1e3 for values in (straight, routed))
         figures |= {f"engine_{name}_ms": alone, f"router_{name}_ms": through, f"added_{name}_ms": through - alone}

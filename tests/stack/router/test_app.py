@@ -1,0 +1,84 @@
+"""The endpoints beside generation, and the health that stands behind ``/ready``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from connector import names
+from stack.router.settings import DECODE
+from stack.router.stub_engine import StubEngine
+
+
+async def test_ready_and_models(router):
+    ready = await router.client.get("/ready")
+    assert ready.status_code == 200
+    assert set(ready.json()["modes"]) == {names.MODE_PUSH, names.MODE_PULL, names.MODE_PLAIN}
+    models = await router.client.get("/v1/models")
+    assert models.json()["data"] == [{"id": "D0"}]
+
+
+async def test_an_engine_that_calls_itself_unhealthy_is_taken_out_and_comes_back(router, prefill):
+    prefill.health_status = 503
+    async with asyncio.timeout(5):
+        while (answer := await router.client.get("/ready")).status_code != 503:
+            pass
+    assert "/health answered 503" in str(answer.json()["reasons"])
+    assert (await router.complete({names.HEADER_MODE: names.MODE_PUSH})).status_code == 503
+    assert (await router.complete({names.HEADER_MODE: names.MODE_PLAIN})).status_code == 200
+    assert await router.metric('kvpath_router_engine_healthy{engine_id="P0",role="prefill"}') == 0
+    assert await router.metric('kvpath_router_engine_healthy{engine_id="D0",role="decode"}') == 1
+    prefill.health_status = 200
+    async with asyncio.timeout(5):
+        while (await router.client.get("/ready")).status_code != 200:
+            pass
+
+
+async def test_the_router_starts_without_engines_and_finds_them(start, prefill):
+    late = StubEngine(DECODE, "D0")
+    await late.start()
+    await late.stop()
+    async with start(prefill, late) as router:
+        assert (await router.client.get("/health")).status_code == 200
+        assert (await router.client.get("/ready")).status_code == 503
+        assert (await router.complete()).status_code == 503
+        await late.start()
+        async with asyncio.timeout(5):
+            while (await router.client.get("/ready")).status_code != 200:
+                pass
+        assert (await router.complete()).status_code == 200
+    await late.stop()
+
+
+async def test_errors_have_the_openai_shape(router):
+    for response in (
+        await router.client.get("/nowhere"),
+        await router.client.get("/v1/completions"),
+        await router.client.post("/v1/completions", content=b""),
+    ):
+        assert response.status_code in (400, 404, 405)
+        assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_metrics_follow_requests(router, mode):
+    name = mode[names.HEADER_MODE]
+    await router.complete(mode, stream=True, max_tokens=8)
+    await router.spans()
+    expected = {
+        f'kvpath_router_requests_total{{mode="{name}",status="200"}}': 1,
+        f'kvpath_router_time_to_first_token_seconds_count{{mode="{name}"}}': 1,
+        f'kvpath_router_request_duration_seconds_count{{mode="{name}"}}': 1,
+        f'kvpath_router_time_per_output_token_seconds_count{{mode="{name}"}}': 1,
+        f'kvpath_router_engine_chosen_total{{engine_id="P0",mode="{name}",role="prefill"}}': 1,
+        'kvpath_router_engine_outstanding_requests{engine_id="D0",role="decode"}': 0,
+        "kvpath_router_requests_in_flight": 0,
+        "kvpath_router_telemetry_errors_total": 0,
+    }
+    for sample, value in expected.items():
+        assert await router.metric(sample) == value, sample
+
+
+async def test_open_metrics_carry_the_trace_of_a_first_token(router, mode):
+    response = await router.complete(mode)
+    await router.spans()
+    page = await router.client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+    assert response.headers[names.HEADER_TRACE_ID] in page.text

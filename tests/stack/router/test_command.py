@@ -1,0 +1,85 @@
+"""The command as a process: it listens where it says, refuses nonsense in one line, and stops on a signal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import socket
+import subprocess
+import sys
+
+import httpx
+import pytest
+
+from stack.router import command
+
+P = {"url": "http://127.0.0.1:1", "role": "prefill", "engine_id": "P", "side_channel_host": "h", "side_channel_port": 1}
+D = {"url": "http://127.0.0.1:1", "role": "decode", "engine_id": "D"}
+
+
+def parse(*flags):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    return parser.parse_args(flags)
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, monkeypatch):
+    config = tmp_path / "router.json"
+    config.write_text(json.dumps({"engines": [P, D], "port": 1234, "deadline_s": 7}))
+    monkeypatch.setenv("KVPATH_ROUTER_DEADLINE_S", "9")
+    monkeypatch.setenv("KVPATH_ROUTER_CONNECT_TIMEOUT_S", "3")
+    settings = command.read_settings(parse("--config", str(config), "--port", "4321"))
+    assert (settings.port, settings.deadline_s, settings.connect_timeout_s) == (4321, 7, 3)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("{", "Expecting"),
+        ("[]", "JSON object"),
+        ("{}", "engines: Field required"),
+        (json.dumps({"engines": [P, D], "otlp_endpoint": "grpc:1"}), "OTLP"),
+        (json.dumps({"engines": [P, D], "port": "x", "admin_token": "secret"}), "port:"),
+    ],
+)
+def test_nonsense_is_one_line_and_exit_code_2(tmp_path, capsys, content, says):
+    config = tmp_path / "router.json"
+    config.write_text(content)
+    assert command.run(parse("--config", str(config))) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+    assert "secret" not in error
+
+
+def test_a_missing_file_is_exit_code_2(tmp_path, capsys):
+    assert command.run(parse("--config", str(tmp_path / "none.json"))) == 2
+    assert "none.json" in capsys.readouterr().err
+
+
+def test_a_taken_port_is_exit_code_1(tmp_path, capsys):
+    config = tmp_path / "router.json"
+    config.write_text(json.dumps({"engines": [P, D]}))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert command.run(parse("--config", str(config), "--port", str(port))) == 1
+    assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_and_stops_cleanly_although_no_collector_answers(tmp_path, signal_number):
+    config = tmp_path / "router.json"
+    config.write_text(json.dumps({"engines": [P, D], "port": 0, "otlp_endpoint": "http://127.0.0.1:1"}))
+    arguments = [sys.executable, "-m", "stack.router", "--config", str(config)]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            url = process.stdout.readline().split()[-1]
+            assert url.startswith("http://127.0.0.1:")
+            assert httpx.get(f"{url}/ready").status_code == 503
+            assert httpx.post(f"{url}/v1/completions", json={}).status_code == 503
+            process.send_signal(signal_number)
+            assert process.wait(5) == 0
+            assert "Traceback" not in process.stderr.read()
+        finally:
+            process.kill()
