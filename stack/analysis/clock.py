@@ -141,7 +141,8 @@ def _push_messages(request: RequestSpans, domains: Mapping[int, Domain]) -> Iter
     for waiting in request.awaits:
         for event in waiting.events:
             rank = event.attributes.get(names.ATTR_PRODUCER_RANK)
-            posted = [t.submit for t in request.transfers if t.submit and rank in (None, t.rank)]
+            known = isinstance(rank, int) and rank >= 0  # -1: D could not tell whose completion it was
+            posted = [t.submit for t in request.transfers if t.submit and (not known or rank == t.rank)]
             if event.name == names.EVENT_COMPLETION and posted:
                 # Posted, not ended: P sees its WRITE end up to half a round trip after D has the notification.
                 write = min(posted, key=lambda s: s.start_ns)

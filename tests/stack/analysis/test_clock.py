@@ -149,3 +149,17 @@ def test_alignment_moves_events_with_their_spans():
         assert shift == after.end_ns - before.end_ns
         assert all(b.time_ns - a.time_ns == shift for a, b in zip(before.events, after.events, strict=True))
     assert clocks.offsets["boot-d"] != 0
+
+
+def test_a_completion_of_an_unknown_rank_still_bounds_p_against_d():
+    trace = push_trace(boot_ids=HOSTS)
+    spans = []
+    for span in trace.spans:
+        events = tuple(
+            replace(e, attributes={**e.attributes, names.ATTR_PRODUCER_RANK: -1}) if e.name == "completion" else e
+            for e in span.events
+        )
+        spans.append(replace(span, events=events))
+    unknown = Trace(trace.trace_id, tuple(spans))
+    assert trace_bounds(unknown).slack == trace_bounds(trace).slack
+    assert critical_path(unknown).stages == critical_path(trace).stages
