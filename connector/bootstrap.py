@@ -63,7 +63,7 @@ class _Ledger:
     def admit(self) -> bool:
         with self._lock:
             self._ended += 1
-            if self._ended - self._dropped - self._taken > self._capacity:
+            if self._abandoned or self._ended - self._dropped - self._taken > self._capacity:
                 self._dropped += 1
                 return False
             return True

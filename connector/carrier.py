@@ -17,8 +17,8 @@ from opentelemetry.trace import SpanContext, TraceFlags
 
 from connector import names
 
-_TRACEPARENT = re.compile(r"^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})$")
-_RANDOM_SUFFIX = re.compile(r"-[0-9a-f]{8}$")
+_TRACEPARENT = re.compile(r"^00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})\Z")
+_RANDOM_SUFFIX = re.compile(r"-[0-9a-f]{8}\Z", re.IGNORECASE)
 
 
 class Carrier(NamedTuple):

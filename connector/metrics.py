@@ -125,12 +125,15 @@ class Samples:
         self._reported: dict[str, int] = {}
         self.refused = 0
 
-    def add(self, metric: Metric, value: float, *label_values: str) -> None:
+    def add(self, metric: Metric, value: float, *label_values: str) -> bool:
+        """Adds one sample; returns whether there was room for it."""
         with self._lock:
-            if len(self._waiting) < self._capacity:
+            room = len(self._waiting) < self._capacity
+            if room:
                 self._waiting.append([metric.name, value, *label_values])
             else:
                 self.refused += 1
+            return room
 
     def take(self) -> list[Sample]:
         """Returns and clears what waits. Cheap when nothing does: engine threads call it every step."""
@@ -156,9 +159,8 @@ class Samples:
 
     def _report_growth(self, metric: Metric, key: str, total: int, *label_values: str) -> None:
         grown = total - self._reported.get(key, 0)
-        if grown > 0:
+        if grown > 0 and self.add(metric, grown, *label_values):
             self._reported[key] = total
-            self.add(metric, grown, *label_values)
 
 
 class EngineMetrics:

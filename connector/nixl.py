@@ -13,7 +13,9 @@ Load with ``--kv-transfer-config``::
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -25,12 +27,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlPullConnector, NixlPushConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
+from vllm.distributed.nixl_utils import NixlWrapper
 
 from connector import contract, names, runtime
 from connector.carrier import Carrier, from_params
 from connector.clock import PROCESS_CLOCK, now
 from connector.ledger import Ledger
-from connector.metrics import SAMPLES_KEY, EngineMetrics
+from connector.metrics import SAMPLES_KEY, EngineMetrics, Samples
+from connector.progress import OPTION_PROGRESS_DELAY, progress_delay
 from connector.requests import RequestStory
 from connector.runtime import Runtime
 from connector.tap import NixlTap
@@ -44,8 +48,11 @@ __all__ = [
     "TracedPullConnector",
     "TracedPushConnector",
     "TracedStats",
+    "patient_progress",
     "runtime_of",
 ]
+
+logger = logging.getLogger(__name__)
 
 METADATA_ATTRIBUTE = "kvpath_carriers"  # on upstream's connector metadata: {request id: Carrier}
 F = TypeVar("F", bound=Callable[..., None])
@@ -89,10 +96,16 @@ class TracedPromMetrics(NixlPromMetrics):
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
         classes = {"counter": metric_types[Counter], "histogram": metric_types[Histogram]}
         self._engine_metrics = EngineMetrics(classes, labelnames, per_engine_labelvalues)
+        self._failed = False
 
     def observe(self, transfer_stats_data: dict[str, Any], engine_idx: int = 0) -> None:
         super().observe(transfer_stats_data, engine_idx)
-        self._engine_metrics.observe(transfer_stats_data.get(SAMPLES_KEY, ()), engine_idx)
+        try:
+            self._engine_metrics.observe(transfer_stats_data.get(SAMPLES_KEY, ()), engine_idx)
+        except Exception:  # runs in the API server's output loop: an exception here would end the engine
+            if not self._failed:
+                logger.exception("kvpath metrics failed; serving goes on, further failures are silent")
+            self._failed = True
 
 
 class SchedulerHooks:
@@ -164,8 +177,8 @@ class SchedulerHooks:
         setattr(metadata, METADATA_ATTRIBUTE, carried)
 
     @_guarded
-    def finished(self, request: Any, blocks_kept: bool) -> None:
-        at_ns = now()
+    def finished(self, request: Any, result: tuple[bool, Any]) -> None:
+        at_ns, blocks_kept = now(), result[0]
         error = request.status.name.lower() if request.status.name in _FAILURES else None
         if self._before_first_token.pop(request.request_id, None) is not None:
             handler = self._story.decode_first_token if request.num_output_tokens else self._story.decode_finished
@@ -230,9 +243,20 @@ class WorkerHooks:
                 record(self._story.offers.finished, at_ns, request, carrier)
 
     @_guarded
-    def results(self, sent: Iterable[str] | None, received: Iterable[str] | None, failed: Iterable[str] = ()) -> None:
+    def transfer_results(self, results: Any) -> None:
+        """``results``: vLLM's ``KVConnectorTransferResults`` (since 0.32)."""
+        self._finished(results.finished_sending, results.finished_recving, results.failed_recving)
+
+    @_guarded
+    def finished(self, results: tuple[Iterable[str] | None, Iterable[str] | None]) -> None:
+        """``results``: sent and received, as vLLM's ``get_finished`` returns them."""
+        self._finished(*results)
+
+    def _finished(
+        self, sent: Iterable[str] | None, received: Iterable[str] | None, failed: Iterable[str] | None = ()
+    ) -> None:
         at_ns = now()
-        failures = frozenset(failed)
+        failures = frozenset(failed or ())
         if failures:
             self.ledger.record(self._story.receipts.finished, at_ns, failures, "receive_failed")
         if received:
@@ -251,8 +275,10 @@ class _Traced:
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         contract.check()
-        super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
-        self.runtime = runtime_of(vllm_config)
+        with patient_progress(vllm_config):
+            super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
+        self.runtime_use = runtime_of(vllm_config)
+        self.runtime = self.runtime_use.runtime
         ledger = self.runtime.ledger
         if role == KVConnectorRole.SCHEDULER:
             requests = RequestStory(self.runtime.context)
@@ -288,12 +314,12 @@ class _Traced:
 
     def request_finished(self, request: Any, block_ids: Any) -> Any:
         result = super().request_finished(request, block_ids)  # type: ignore[misc]
-        self.scheduler_hooks.finished(request, result[0])
+        self.scheduler_hooks.finished(request, result)
         return result
 
     def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
         result = super().request_finished_all_groups(request, block_ids)  # type: ignore[misc]
-        self.scheduler_hooks.finished(request, result[0])
+        self.scheduler_hooks.finished(request, result)
         return result
 
     def update_connector_output(self, connector_output: Any) -> None:
@@ -310,24 +336,23 @@ class _Traced:
         super().start_load_kv(forward_context, **kwargs)  # type: ignore[misc]
 
     def get_finished(self, finished_req_ids: set[str]) -> Any:
-        sent, received = super().get_finished(finished_req_ids)  # type: ignore[misc]
-        self.worker_hooks.results(sent, received)
-        return sent, received
+        results = super().get_finished(finished_req_ids)  # type: ignore[misc]
+        self.worker_hooks.finished(results)
+        return results
 
     def get_transfer_results(self, finished_req_ids: set[str]) -> Any:
         results = super().get_transfer_results(finished_req_ids)  # type: ignore[misc]
-        self.worker_hooks.results(results.finished_sending, results.finished_recving, results.failed_recving)
+        self.worker_hooks.transfer_results(results)
         return results
 
     # --- both ---------------------------------------------------------------------------------------------------
     def get_kv_connector_stats(self) -> Any:
         upstream = super().get_kv_connector_stats()  # type: ignore[misc]
-        samples = self.runtime.samples.take()
-        if upstream is None and not samples:
-            return None
-        stats = TracedStats.from_data(upstream.data if upstream is not None else None)
-        stats.data[SAMPLES_KEY] = samples  # type: ignore[assignment]
-        return stats
+        try:
+            return _with_samples(upstream, self.runtime.samples)
+        except Exception:
+            self.runtime.ledger.error()
+            return upstream
 
     @classmethod
     def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TracedStats:
@@ -343,14 +368,30 @@ class _Traced:
         try:
             super().shutdown()  # type: ignore[misc]
         finally:
-            runtime.release()
+            self.runtime_use.release()
 
 
-def runtime_of(vllm_config: Any) -> Runtime:
-    """Acquires the process's telemetry runtime, made from the engine's KV transfer configuration if it is the first."""
+def _with_samples(upstream: Any, samples: Samples) -> TracedStats | None:
+    """Upstream's statistics with the samples that wait, or ``None`` when there is neither."""
+    taken = samples.take()
+    if upstream is None and not taken:
+        return None
+    stats = TracedStats.from_data(upstream.data if upstream is not None else None)
+    stats.data[SAMPLES_KEY] = taken  # type: ignore[assignment]
+    return stats
+
+
+def runtime_of(vllm_config: Any) -> runtime.Use:
+    """Takes one use of the process's telemetry runtime; the first makes it from the engine's KV transfer settings."""
     transfer = vllm_config.kv_transfer_config
     service = names.SERVICE_DECODE if transfer.kv_role == "kv_consumer" else names.SERVICE_PREFILL
     return runtime.acquire(lambda: Runtime(service, transfer.engine_id, transfer.kv_connector_extra_config))
+
+
+def patient_progress(vllm_config: Any) -> contextlib.AbstractContextManager[None]:
+    """NIXL agents made inside get the engine's progress delay, if it names one."""
+    delay_us = vllm_config.kv_transfer_config.kv_connector_extra_config.get(OPTION_PROGRESS_DELAY)
+    return progress_delay(NixlWrapper, delay_us)
 
 
 def _rank_of(worker: Any, agent: str) -> int:

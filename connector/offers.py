@@ -53,8 +53,20 @@ class Meeting:
 
 @dataclass(slots=True)
 class Held:
-    carrier: Carrier  # its stamp is the instant prefill finished
-    taken: bool = False
+    """Blocks of one request. They are out of P's hands once as many transfers ended as were due."""
+
+    carrier: Carrier | None  # its stamp is the instant prefill finished; None: the worker was not told yet
+    due: int = 0
+    ended: int = 0
+    decode_request: str = ""  # whose registration it met
+    released_ns: int = 0
+
+    @property
+    def taken(self) -> bool:
+        return 0 < self.due <= self.ended
+
+
+EARLY_MAX_AGE_NS = 60 * 1_000_000_000
 
 
 class Offers:
@@ -67,6 +79,9 @@ class Offers:
         self._registered: Waiting[str, Registration] = Waiting(context.losses)
         self._met: Waiting[str, Meeting] = Waiting(context.losses)
         self._held: Waiting[str, Held] = Waiting(context.losses)
+        # With asynchronous scheduling a reader can be done before the worker learns that the prefill has finished.
+        # What is not claimed in time was late instead: it came after the lease, or was never ours.
+        self._early: Waiting[str, Held] = Waiting(context.losses, max_age_ns=EARLY_MAX_AGE_NS, counted_as="unmatched")
 
     def finished(self, at_ns: int, request: str, carrier: Carrier) -> None:
         """The worker learned that the blocks of P's ``request`` are ready to be pushed."""
@@ -95,30 +110,56 @@ class Offers:
 
     def held(self, at_ns: int, request: str, carrier: Carrier) -> None:
         """P keeps the blocks of ``request`` until they are taken or their lease ends."""
-        self._held.put(request, at_ns, Held(carrier))
+        held = self._early.pop(request) or Held(carrier)
+        held.carrier = carrier
+        if held.released_ns:
+            self._release(held.released_ns, request, held)
+        else:
+            self._held.put(request, at_ns, held)
 
-    def taken(self, request: str) -> bool:
-        """Somebody has the blocks (a WRITE ended, or a reader said so); returns whether they were held here."""
+    def writing(self, request: str) -> None:
+        """One more WRITE has to end before P is done with the blocks of ``request``."""
         held = self._held.get(request)
         if held is not None:
-            held.taken = True
-        return held is not None
+            held.due += 1
+
+    def written(self, request: str) -> None:
+        """A WRITE of ``request`` succeeded."""
+        held = self._held.get(request)
+        if held is not None:
+            held.ended += 1
+
+    def read(self, at_ns: int, request: str, readers: int) -> None:
+        """One of ``readers`` readers says that it has the blocks of ``request``."""
+        held = self._held.get(request) or self._early_of(at_ns, request)
+        held.due = readers
+        held.ended += 1
+
+    def _early_of(self, at_ns: int, request: str) -> Held:
+        held = self._early.get(request)
+        if held is None:
+            held = Held(None)
+            self._early.put(request, at_ns, held)
+        return held
 
     def released(self, at_ns: int, requests: frozenset[str]) -> None:
         """The engine gave the blocks of ``requests`` back."""
         for request in requests:
             held = self._held.pop(request)
             if held is None:
-                self._context.losses.unmatched += 1
-                continue
-            reason = names.RELEASE_DONE if held.taken else names.RELEASE_LEASE_EXPIRED
-            self._release(at_ns, held.carrier, reason)
-            if not held.taken:
-                self._finished.pop(base_request_id(request))
+                self._early_of(at_ns, request).released_ns = at_ns
+            else:
+                self._release(at_ns, request, held)
 
-    def _release(self, at_ns: int, carrier: Carrier, reason: str) -> None:
+    def _release(self, at_ns: int, request: str, held: Held) -> None:
+        self._met.pop(held.decode_request)
+        if not held.taken:
+            self._finished.pop(base_request_id(request))
         if self._rank != 0:
             return  # every rank holds its share for the same time: one span and one observation a request
+        carrier = held.carrier
+        assert carrier is not None
+        reason = names.RELEASE_DONE if held.taken else names.RELEASE_LEASE_EXPIRED
         finished_ns = self._context.clock.monotonic(carrier.stamp_ns)
         expired = reason == names.RELEASE_LEASE_EXPIRED
         self._context.span(
@@ -137,6 +178,9 @@ class Offers:
     def _meet(self, meeting: Meeting) -> None:
         self._met.put(meeting.registration.request, meeting.met_ns, meeting)
         finished, registration = meeting.finished, meeting.registration
+        held = self._held.get(finished.request)
+        if held is not None:
+            held.decode_request = registration.request
         registration_last = registration.at_ns > finished.at_ns
         last = names.LAST_ARRIVAL_REGISTRATION if registration_last else names.LAST_ARRIVAL_PREFILL
         first_ns = min(finished.at_ns, registration.at_ns)
@@ -157,5 +201,5 @@ class Offers:
         self._context.samples.add(metrics.RENDEZVOUS_WAIT_SECONDS, (meeting.met_ns - first_ns) / 1e9, last)
 
     def idle(self, at_ns: int) -> None:
-        for waiting in (self._finished, self._registered, self._met, self._held):
+        for waiting in (self._finished, self._registered, self._met, self._held, self._early):
             waiting.expire(at_ns)

@@ -7,6 +7,7 @@ runtime shuts it down.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -17,6 +18,8 @@ from connector.engine_context import EngineContext
 from connector.ledger import DEFAULT_CAPACITY, Ledger
 from connector.metrics import Samples
 from connector.spans import PresetIds, SpanWriter
+
+logger = logging.getLogger(__name__)
 
 OPTION_ENDPOINT = "kvpath_otlp_endpoint"  # OTLP/HTTP base URL; absent or null: no spans, metrics only
 OPTION_FACT_CAPACITY = "kvpath_fact_capacity"
@@ -51,7 +54,15 @@ class Runtime:
 
     def close(self) -> None:
         self.ledger.stop()
-        self.telemetry.shutdown()
+        counts = self.telemetry.shutdown()
+        if counts.lost:
+            logger.warning(
+                "kvpath lost %d of %d spans (%d refused by a full queue, %d not delivered); is the OTLP endpoint up?",
+                counts.lost,
+                counts.ended,
+                counts.dropped,
+                counts.failed,
+            )
 
 
 _lock = threading.Lock()
@@ -59,18 +70,32 @@ _runtime: Runtime | None = None
 _users = 0
 
 
-def acquire(make: Callable[[], Runtime]) -> Runtime:
-    """Returns the process's runtime, making it first if there is none. Pair with :func:`release`."""
+class Use:
+    """One use of the process's runtime; releasing it twice is releasing it once."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self._held = True
+
+    def release(self) -> None:
+        """Gives up this use; the last one closes the runtime. Blocks for less than 5 s."""
+        with _lock:
+            held, self._held = self._held, False
+        if held:
+            _release()
+
+
+def acquire(make: Callable[[], Runtime]) -> Use:
+    """Takes a use of the process's runtime, making the runtime first if there is none."""
     global _runtime, _users
     with _lock:
         if _runtime is None:
             _runtime = make()
         _users += 1
-        return _runtime
+        return Use(_runtime)
 
 
-def release() -> None:
-    """Gives up one use; the last one closes the runtime. Blocks for at most about 5 s."""
+def _release() -> None:
     global _runtime, _users
     with _lock:
         _users -= 1

@@ -21,13 +21,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from connector import contract, names, runtime
+from connector import contract, names
 from connector.nixl import (
     KVConnectorHandshakeMetadata,
     KVConnectorRole,
     MultiConnector,
     TracedPromMetrics,
     TracedStats,
+    patient_progress,
     runtime_of,
 )
 
@@ -45,8 +46,9 @@ class SwitchConnector(MultiConnector):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         contract.check()
         # Taken before the children take it: the process's telemetry follows the engine's own options.
-        self.runtime = runtime_of(vllm_config)
-        super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
+        self.runtime_use = runtime_of(vllm_config)
+        with patient_progress(vllm_config):
+            super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         self._by_mode = {child.mode: index for index, child in enumerate(self._connectors)}  # type: ignore[attr-defined]
         if set(self._by_mode) != {names.MODE_PUSH, names.MODE_PULL} or len(self._connectors) != 2:
             raise ValueError(
@@ -59,6 +61,8 @@ class SwitchConnector(MultiConnector):
 
     def _child_of(self, request: Any) -> int | None:
         mode = (request.kv_transfer_params or {}).get(names.PARAM_MODE)
+        if not isinstance(mode, str):
+            return None  # whatever a client put there: never a reason for the engine to fail
         return self._by_mode.get(names.MODE_PULL if mode == names.MODE_REUSE else mode)
 
     # --- scheduler ----------------------------------------------------------------------------------------------
@@ -135,7 +139,7 @@ class SwitchConnector(MultiConnector):
         try:
             super().shutdown()
         finally:
-            runtime.release()
+            self.runtime_use.release()
 
 
 def _part(metadata: dict[Any, SwitchHandshakeMetadata], index: int) -> dict[Any, Any]:

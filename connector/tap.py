@@ -71,7 +71,7 @@ class NixlTap:
         end = now()
         # The drain thread reads the id lists later: upstream never changes them once they are made.
         self._record(
-            self._story.prepared, start, id(handle), end, operation, local_ids, remote_ids, key_of(remote), message
+            self._story.prepared, start, key_of(handle), end, operation, local_ids, remote_ids, key_of(remote), message
         )
         return handle
 
@@ -80,27 +80,32 @@ class NixlTap:
         try:
             state = self._agent.transfer(handle, *args, **kwargs)
         except Exception as error:
-            self._record(self._story.failed, start, "transfer", id(handle), None, type(error).__name__)
+            self._record(self._story.failed, start, "transfer", key_of(handle), None, type(error).__name__)
             raise
-        self._record(self._story.posted, start, id(handle), now(), state)
+        self._record(self._story.posted, start, key_of(handle), now(), state)
         return state
 
     def check_xfer_state(self, handle: Any) -> Any:
         try:
             state = self._agent.check_xfer_state(handle)
         except Exception as error:
-            self._record(self._story.failed, now(), "check_xfer_state", id(handle), None, type(error).__name__)
+            self._last_in_progress.pop(key_of(handle), None)
+            self._record(self._story.failed, now(), "check_xfer_state", key_of(handle), None, type(error).__name__)
             raise
         if state == IN_PROGRESS:
-            self._last_in_progress[id(handle)] = now()
+            self._last_in_progress[key_of(handle)] = now()
         else:
-            last = self._last_in_progress.pop(id(handle), 0)
-            self._record(self._story.ended, now(), id(handle), state, last)
+            last = self._last_in_progress.pop(key_of(handle), 0)
+            self._record(self._story.ended, now(), key_of(handle), state, last)
         return state
 
     def get_xfer_telemetry(self, handle: Any) -> Any:
-        telemetry = self._agent.get_xfer_telemetry(handle)
-        self._record(self._story.measured, now(), id(handle), getattr(telemetry, "totalBytes", 0))
+        try:
+            telemetry = self._agent.get_xfer_telemetry(handle)
+        except Exception as error:  # upstream takes the transfer for failed
+            self._record(self._story.failed, now(), "get_xfer_telemetry", key_of(handle), None, type(error).__name__)
+            raise
+        self._record(self._story.measured, now(), key_of(handle), getattr(telemetry, "totalBytes", 0))
         return telemetry
 
     def send_notif(self, agent: str, *args: Any, **kwargs: Any) -> Any:
@@ -111,8 +116,7 @@ class NixlTap:
         except Exception as error:
             self._record(self._story.failed, start, "send_notif", None, message, type(error).__name__)
             raise
-        if not message.startswith(HEARTBEAT_PREFIX):
-            self._record(self._story.sent, start, now(), agent, message)
+        self._record(self._story.sent, start, now(), agent, message)
         return result
 
     def get_new_notifs(self, *args: Any, **kwargs: Any) -> Any:

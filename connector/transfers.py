@@ -16,6 +16,8 @@ from connector.carrier import Carrier
 from connector.engine_context import EngineContext
 from connector.waiting import Waiting
 
+MEASURE_WITHIN_NS = 1_000_000_000
+
 
 @dataclass(slots=True)
 class Subject:
@@ -54,7 +56,7 @@ class TransferBook:
     def __init__(self, context: EngineContext) -> None:
         self._context = context
         self._open: Waiting[int, Transfer] = Waiting(context.losses)
-        self._unmeasured: list[int] = []
+        self._unmeasured: dict[int, int] = {}  # handle -> when it was seen to have ended
 
     def prepared(
         self, at_ns: int, handle: int, end_ns: int, operation: str, ids: tuple[Any, Any], why: Subject
@@ -79,7 +81,7 @@ class TransferBook:
         if not transfer.ended_ns:
             transfer.ended_ns = at_ns
             transfer.poll_gap_ns = at_ns - max(last_in_progress_ns, transfer.posted_ns)
-        self._unmeasured.append(handle)
+        self._unmeasured[handle] = at_ns
         return transfer.subject
 
     def measured(self, handle: int, total_bytes: int) -> None:
@@ -87,21 +89,23 @@ class TransferBook:
         if transfer is None:
             return
         transfer.total_bytes = total_bytes
-        if handle in self._unmeasured:
-            self._unmeasured.remove(handle)
+        if self._unmeasured.pop(handle, None) is not None:
             self._close(handle, transfer.ended_ns, None)
 
     def failed(self, at_ns: int, handle: int, error: str) -> None:
+        self._unmeasured.pop(handle, None)
         if self._open.get(handle) is not None:
             self._close(handle, at_ns, error)
 
     def idle(self, at_ns: int) -> None:
         """Closes what ended and was never measured, and evicts what never ended."""
-        for handle in self._unmeasured:
+        for handle, ended_ns in list(self._unmeasured.items()):
+            if at_ns - ended_ns < MEASURE_WITHIN_NS:
+                break  # the engine thread may be between the poll and the measurement
+            del self._unmeasured[handle]
             transfer = self._open.get(handle)
             if transfer is not None:
                 self._close(handle, transfer.ended_ns, None)
-        self._unmeasured.clear()
         self._open.expire(at_ns)
 
     def _find(self, handle: int) -> Transfer | None:

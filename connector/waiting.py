@@ -1,11 +1,12 @@
 """A dictionary of things that wait for the rest of their story, bounded in number and age.
 
-Owned by the drain thread; ages are on the monotonic clock. What is thrown out is counted as evicted.
+Owned by the drain thread; ages are on the monotonic clock. What is thrown out is counted, as evicted unless said
+otherwise.
 """
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 from connector.ledger import Losses
 
@@ -20,9 +21,14 @@ class Waiting(Generic[K, V]):
     """Insertion-ordered, so that the oldest entry is always first."""
 
     def __init__(
-        self, losses: Losses, max_entries: int = DEFAULT_MAX_ENTRIES, max_age_ns: int = DEFAULT_MAX_AGE_NS
+        self,
+        losses: Losses,
+        max_entries: int = DEFAULT_MAX_ENTRIES,
+        max_age_ns: int = DEFAULT_MAX_AGE_NS,
+        counted_as: Literal["evicted", "unmatched"] = "evicted",
     ) -> None:
         self._losses = losses
+        self._counted_as = counted_as
         self._max_entries = max_entries
         self._max_age_ns = max_age_ns
         self._entries: dict[K, tuple[int, V]] = {}
@@ -54,4 +60,4 @@ class Waiting(Generic[K, V]):
 
     def _evict(self, key: K) -> None:
         del self._entries[key]
-        self._losses.evicted += 1
+        setattr(self._losses, self._counted_as, getattr(self._losses, self._counted_as) + 1)

@@ -72,6 +72,8 @@ class WorkerStory:
         if subject is None:
             self._context.losses.unmatched += 1
             return
+        if operation == names.OPERATION_WRITE:
+            self.offers.writing(subject.attributes[names.ATTR_PREFILL_REQUEST])
         self._transfers.prepared(at_ns, handle, end_ns, operation, (local_ids, remote_ids), subject)
 
     def posted(self, at_ns: int, handle: int, end_ns: int, state: str) -> None:
@@ -80,7 +82,7 @@ class WorkerStory:
     def ended(self, at_ns: int, handle: int, state: str, last_in_progress_ns: int) -> None:
         subject = self._transfers.ended(at_ns, handle, state, last_in_progress_ns)
         if subject is not None and subject.span_name == names.SPAN_WRITE:
-            self.offers.taken(subject.attributes[names.ATTR_PREFILL_REQUEST])
+            self.offers.written(subject.attributes[names.ATTR_PREFILL_REQUEST])
 
     def measured(self, at_ns: int, handle: int, total_bytes: int) -> None:
         self._transfers.measured(handle, total_bytes)
@@ -101,17 +103,23 @@ class WorkerStory:
     def received(self, at_ns: int, notifs: dict[str, list[bytes]]) -> None:
         for agent, messages in notifs.items():
             for message in messages:
-                if message.startswith(REGISTRATION_PREFIX):
-                    self.offers.registered(at_ns, agent, _registration(message))
-                elif not message.startswith(HEARTBEAT_PREFIX):
-                    self._completion(at_ns, agent, message)
+                try:
+                    self._notified(at_ns, agent, message)
+                except Exception:  # one message that is not understood must not hide the others
+                    self._context.losses.errors += 1
+
+    def _notified(self, at_ns: int, agent: str, message: bytes) -> None:
+        if message.startswith(REGISTRATION_PREFIX):
+            self.offers.registered(at_ns, agent, _registration(message))
+        elif not message.startswith(HEARTBEAT_PREFIX):
+            self._completion(at_ns, agent, message)
 
     def _completion(self, at_ns: int, agent: str, message: bytes) -> None:
-        request, _, world = message.decode().rpartition(":")
+        request, _, count = message.decode().rpartition(":")
         if self.receipts.awaits(request):
-            self.receipts.completed(at_ns, agent, request, int(world))
-        elif not self.offers.taken(request):
-            self._context.losses.unmatched += 1  # after its lease, or for a request that was never ours
+            self.receipts.completed(at_ns, agent, request, int(count))
+        else:
+            self.offers.read(at_ns, request, int(count))
 
     def idle(self, at_ns: int) -> None:
         self._transfers.idle(at_ns)
@@ -183,6 +191,8 @@ class WorkerStory:
             subject = self._subject(operation, request, "")
             if subject is None:
                 continue
+            if operation == names.OPERATION_WRITE:
+                self.offers.writing(subject.attributes[names.ATTR_PREFILL_REQUEST])
             self._context.span(
                 subject.span_name,
                 subject.carrier,

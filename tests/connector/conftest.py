@@ -1,0 +1,116 @@
+"""Engine processes in one process: real span pipeline and ledger, NIXL agents in memory, and no thread that drains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from connector import names
+from connector.bootstrap import Telemetry, start_telemetry
+from connector.carrier import Carrier
+from connector.engine_context import EngineContext
+from connector.fake_agent import FakeAgent, Network
+from connector.ledger import Ledger
+from connector.metrics import Metric, Samples
+from connector.spans import PresetIds, SpanWriter
+from connector.tap import NixlTap
+from connector.worker_story import WorkerStory
+
+TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
+PREFILL_LEG = 0xB7AD6B7169203331
+DECODE_LEG = 0x00F067AA0BA902B7
+
+
+def carrier_of(leg: int, mode: str = names.MODE_PUSH, trace_id: int = TRACE_ID, stamp_ns: int = 0) -> Carrier:
+    return Carrier(f"00-{trace_id:032x}-{leg:016x}-01", mode, "rid-1", stamp_ns)
+
+
+@dataclass
+class Engine:
+    """One engine process's telemetry. Facts are handled when a test says :meth:`Ledger.drain`."""
+
+    context: EngineContext
+    ledger: Ledger
+    telemetry: Telemetry
+    exporter: InMemorySpanExporter
+    workers: list[Worker] = field(default_factory=list)
+
+    def spans(self, name: str | None = None) -> list[ReadableSpan]:
+        self.ledger.drain()
+        self.telemetry.flush()
+        found = self.exporter.get_finished_spans()
+        return [span for span in found if name is None or span.name == name]
+
+    def span(self, name: str) -> ReadableSpan:
+        (found,) = self.spans(name)
+        return found
+
+    def mono(self, wall_ns: int | None) -> int:
+        """A span's time on the monotonic clock that the facts were stamped with."""
+        assert wall_ns is not None
+        return self.context.clock.monotonic(wall_ns)
+
+    def at(self, monotonic_ns: int) -> int:
+        return self.context.clock.wall(monotonic_ns)
+
+    def samples(self, metric: Metric) -> list[list[Any]]:
+        """What was added for one metric: value and label values. Taken samples stay seen."""
+        self.ledger.drain()
+        self._seen = [*getattr(self, "_seen", []), *self.context.samples.take()]
+        return [sample[1:] for sample in self._seen if sample[0] == metric.name]
+
+    def worker(self, agent: str, network: Network, rank: int = 0, world_size: int = 1) -> Worker:
+        worker = Worker(self, FakeAgent(agent, network), rank, world_size)
+        self.workers.append(worker)
+        return worker
+
+
+class Worker:
+    """A worker of an engine: agent, tap and story, wired as the connector wires them."""
+
+    def __init__(self, engine: Engine, agent: FakeAgent, rank: int, world_size: int) -> None:
+        self.engine = engine
+        self.agent = agent
+        self.ranks: dict[str, int] = {}
+        self.story = WorkerStory(
+            engine.context,
+            rank=rank,
+            world_size=world_size,
+            agent=agent.name,
+            rank_of=lambda name: self.ranks.get(name, -1),
+        )
+        engine.ledger.on_idle(self.story.idle)
+        self.tap = NixlTap(agent, engine.ledger, self.story)
+
+    def connect(self, other: Worker, rank: int = 0) -> Any:
+        """What upstream does in a handshake; returns the prepared list of the other side's blocks."""
+        name = self.tap.add_remote_agent(other.agent.get_agent_metadata())
+        self.ranks[name] = rank
+        return self.tap.prep_xfer_dlist(name, "blocks")
+
+
+@pytest.fixture
+def new_engine() -> Iterator[Callable[..., Engine]]:
+    started: list[Engine] = []
+
+    def new(engine_id: str = "engine-0", service: str = names.SERVICE_PREFILL) -> Engine:
+        ids, exporter, ledger = PresetIds(), InMemorySpanExporter(), Ledger()
+        telemetry = start_telemetry(service, None, instance_id=engine_id, exporter=exporter, id_generator=ids)
+        writer = SpanWriter(telemetry.tracer, ids, {names.ATTR_ENGINE_ID: engine_id})
+        context = EngineContext(engine_id, writer, Samples(), ledger.losses)
+        started.append(Engine(context, ledger, telemetry, exporter))
+        return started[-1]
+
+    yield new
+    for engine in started:
+        engine.telemetry.shutdown()
+
+
+@pytest.fixture
+def engine(new_engine: Callable[..., Engine]) -> Engine:
+    return new_engine()

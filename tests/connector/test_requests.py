@@ -1,0 +1,171 @@
+"""The scheduler's spans: queue and compute on P, first step on D."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from opentelemetry.trace import StatusCode
+
+from connector import metrics, names
+from connector.carrier import Carrier, compute_span_id
+from connector.requests import RequestStory
+from tests.connector.conftest import DECODE_LEG, PREFILL_LEG, TRACE_ID, Engine, carrier_of
+
+MS = 1_000_000
+P = carrier_of(PREFILL_LEG)
+D = carrier_of(DECODE_LEG)
+START = 1_000 * MS
+
+
+@pytest.fixture
+def story(engine: Engine) -> RequestStory:
+    return RequestStory(engine.context)
+
+
+def arrival_s(engine: Engine, monotonic_ns: int) -> float:
+    return engine.at(monotonic_ns) / 1e9
+
+
+def receive(engine: Engine, story: RequestStory, carrier: Carrier = P) -> None:
+    story.prefill_received(START, "p-1", carrier, arrival_s(engine, START - 5 * MS), 128)
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return dict(span.attributes)
+
+
+def test_a_prefill_is_queue_then_compute(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story)
+    story.prefill_scheduled(START + 10 * MS, "p-1")
+    story.prefill_finished(START + 40 * MS, "p-1", None)
+    queue, compute = engine.span(names.SPAN_PREFILL_QUEUE), engine.span(names.SPAN_PREFILL_COMPUTE)
+    assert queue.start_time == pytest.approx(engine.at(START - 5 * MS), abs=1_000)  # vLLM's time is a float
+    assert queue.end_time == compute.start_time == engine.at(START + 10 * MS)
+    assert compute.end_time == engine.at(START + 40 * MS)
+    for span in (queue, compute):
+        assert span.parent.span_id == PREFILL_LEG
+        assert attributes(span) == {
+            names.ATTR_ENGINE_ID: "engine-0",
+            names.ATTR_MODE: "push",
+            names.ATTR_REQUEST_ID: "rid-1",
+            names.ATTR_PROMPT_TOKENS: 128,
+        }
+        assert span.status.status_code is StatusCode.UNSET
+    assert compute.context.span_id == compute_span_id(TRACE_ID, "engine-0", "p-1")
+    stages = engine.samples(metrics.STAGE_SECONDS)
+    assert [sample[1:] for sample in stages] == [["push", "prefill_queue"], ["push", "prefill"]]
+    assert [sample[0] for sample in stages] == pytest.approx([0.015, 0.030], abs=1e-5)
+
+
+def test_a_preempted_prefill_counts_from_its_first_scheduling(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story)
+    story.prefill_scheduled(START + 10 * MS, "p-1")
+    story.prefill_scheduled(START + 20 * MS, "p-1")
+    story.prefill_finished(START + 40 * MS, "p-1", None)
+    assert engine.span(names.SPAN_PREFILL_COMPUTE).start_time == engine.at(START + 10 * MS)
+    assert len(engine.spans(names.SPAN_PREFILL_QUEUE)) == 1
+
+
+def test_an_abort_before_scheduling_fails_the_queue(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story)
+    story.prefill_finished(START + 7 * MS, "p-1", "finished_aborted")
+    (queue,) = engine.spans()
+    assert queue.name == names.SPAN_PREFILL_QUEUE
+    assert queue.end_time == engine.at(START + 7 * MS)
+    assert queue.status.status_code is StatusCode.ERROR
+    assert attributes(queue)[names.ATTR_ERROR_TYPE] == "finished_aborted"
+
+
+def test_a_prefill_that_ends_unscheduled_without_an_error_is_still_one(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story)
+    story.prefill_finished(START, "p-1", None)
+    assert attributes(engine.span(names.SPAN_PREFILL_QUEUE))[names.ATTR_ERROR_TYPE] == "never_scheduled"
+
+
+def test_an_abort_while_computing_fails_compute_and_no_metric(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story)
+    story.prefill_scheduled(START + 10 * MS, "p-1")
+    story.prefill_finished(START + 20 * MS, "p-1", "finished_aborted")
+    compute = engine.span(names.SPAN_PREFILL_COMPUTE)
+    assert compute.status.status_code is StatusCode.ERROR
+    assert attributes(compute)[names.ATTR_ERROR_TYPE] == "finished_aborted"
+    assert [sample[2] for sample in engine.samples(metrics.STAGE_SECONDS)] == ["prefill_queue"]
+
+
+def test_an_arrival_in_the_future_is_not_believed(engine: Engine, story: RequestStory) -> None:
+    story.prefill_received(START, "p-1", P, arrival_s(engine, START + 3_600_000 * MS), 1)
+    story.prefill_scheduled(START + MS, "p-1")
+    assert engine.span(names.SPAN_PREFILL_QUEUE).start_time == engine.at(START)
+
+
+def test_the_first_step_runs_from_known_to_the_first_token(engine: Engine, story: RequestStory) -> None:
+    story.decode_received(START, "d-1", D)
+    story.decode_allocated(START + MS, "d-1", 128)
+    story.decode_known(START + 50 * MS, frozenset({"d-1", "of-another-child"}))
+    story.decode_first_token(START + 62 * MS, "d-1")
+    (span,) = engine.spans()
+    assert span.name == names.SPAN_FIRST_STEP
+    assert span.parent.span_id == DECODE_LEG
+    assert (span.start_time, span.end_time) == (engine.at(START + 50 * MS), engine.at(START + 62 * MS))
+    assert attributes(span)[names.ATTR_EXTERNAL_TOKENS] == 128
+    assert engine.samples(metrics.STAGE_SECONDS) == [[0.012, "push", "first_step"]]
+    assert engine.ledger.losses.unmatched == 0
+
+
+def test_a_prefix_hit_on_d_waits_for_nothing(engine: Engine, story: RequestStory) -> None:
+    story.decode_received(START, "d-1", D)
+    story.decode_allocated(START + MS, "d-1", 0)
+    story.decode_first_token(START + 9 * MS, "d-1")
+    span = engine.span(names.SPAN_FIRST_STEP)
+    assert span.start_time == engine.at(START + MS)
+    assert attributes(span)[names.ATTR_EXTERNAL_TOKENS] == 0
+
+
+def test_an_abort_on_d_before_the_kv_is_there_writes_nothing_and_leaks_nothing(
+    engine: Engine, story: RequestStory
+) -> None:
+    story.decode_received(START, "d-1", D)
+    story.decode_allocated(START + MS, "d-1", 128)
+    story.decode_finished(START + 2 * MS, "d-1", "finished_aborted")
+    assert engine.spans() == []
+    assert len(story._decodes) == 0
+
+
+def test_an_abort_on_d_after_the_kv_came_fails_the_first_step(engine: Engine, story: RequestStory) -> None:
+    story.decode_received(START, "d-1", D)
+    story.decode_known(START + 5 * MS, frozenset({"d-1"}))
+    story.decode_finished(START + 6 * MS, "d-1", "finished_aborted")
+    span = engine.span(names.SPAN_FIRST_STEP)
+    assert span.status.status_code is StatusCode.ERROR
+    assert attributes(span)[names.ATTR_ERROR_TYPE] == "finished_aborted"
+    assert engine.samples(metrics.STAGE_SECONDS) == []
+
+
+def test_a_first_token_of_nobody_is_unmatched(engine: Engine, story: RequestStory) -> None:
+    story.decode_first_token(START, "unknown")
+    story.prefill_finished(START, "unknown", None)
+    story.decode_received(START, "d-1", D)
+    story.decode_first_token(START, "d-1")  # its KV was never known
+    assert engine.ledger.losses.unmatched == 3
+    assert engine.spans() == []
+
+
+def test_an_untraced_request_counts_in_metrics_only(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story, Carrier("", names.MODE_PULL, "rid"))
+    story.prefill_scheduled(START, "p-1")
+    story.prefill_finished(START + MS, "p-1", None)
+    assert engine.spans() == []
+    assert [sample[1:] for sample in engine.samples(metrics.STAGE_SECONDS)] == [
+        ["pull", "prefill_queue"],
+        ["pull", "prefill"],
+    ]
+
+
+def test_what_never_ends_is_evicted_and_counted(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story)
+    story.decode_received(START, "d-1", D)
+    story.idle(START + 901_000 * MS)
+    assert engine.ledger.losses.evicted == 2
+    assert dataclasses.astuple(engine.ledger.losses) == (0, 0, 2, 0)
