@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stack.store.errors import BadRequestError
@@ -95,6 +95,7 @@ def test_refuses_with_one_line_that_names_the_part(query: str, part: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet='{}()=!~<>&|."`\\ aspn0159mh:-', max_size=40) | st.text(max_size=40))
 def test_any_text_is_read_or_refused(text: str) -> None:
     try:
@@ -123,6 +124,7 @@ def _several(kind: type, inner: st.SearchStrategy) -> st.SearchStrategy:
     return st.lists(inner, min_size=2, max_size=3).map(lambda parts: kind(tuple(parts)))
 
 
+@settings(deadline=None)
 @given(st.recursive(_comparisons, lambda inner: _several(And, inner) | _several(Or, inner), max_leaves=8))
 def test_prints_what_it_reads(expression: object) -> None:
     assert parse(to_query(expression)) == expression
