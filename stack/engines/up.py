@@ -94,7 +94,7 @@ Ready. One OpenAI-compatible endpoint, modes {" and ".join(stack.modes)}:
     -H 'x-kvpath-mode: {stack.modes[-1]}' \\
     -d '{{"model": "{settings.model_name}", "prompt": "The capital of France is", "max_tokens": 8}}'
 
-  kvpath report --store {settings.store_url}    stages of TTFT, mode beside mode
+  kvpath report --url {settings.store_url}      stages of TTFT, mode beside mode
   {settings.run_dir}/logs                       what every process says
 
 Ctrl-C stops everything.
