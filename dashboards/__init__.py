@@ -1,0 +1,1 @@
+"""Grafana dashboards and alert rules, generated from queries, panels and one module a dashboard."""
