@@ -30,6 +30,7 @@ from stack.router.settings import DECODE, PREFILL, RouterSettings, configured_mo
 from stack.router.spans import Spans, TelemetryErrors
 from stack.router.upstream import Upstream
 
+TELEMETRY_SHUTDOWN_S = 2.0  # with the grace for requests in flight, well under 5 s
 GENERATION_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 
 
@@ -80,7 +81,7 @@ def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> 
         finally:
             await health.stop()
             await upstream.stop()
-            await asyncio.to_thread(running.shutdown)
+            await asyncio.to_thread(running.shutdown, TELEMETRY_SHUTDOWN_S)
 
     app = RouterApp(title="kvpath router", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.pool = pool

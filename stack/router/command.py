@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         ws="none",
         server_header=False,
         timeout_keep_alive=75,
-        timeout_graceful_shutdown=max(1, round(settings.shutdown_grace_s)),
+        timeout_graceful_shutdown=settings.shutdown_grace_s,
     )
     # The server stops on either signal and raises it again afterwards; by then all is done.
     signal.signal(signal.SIGTERM, lambda *_: None)

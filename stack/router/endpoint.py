@@ -26,6 +26,7 @@ from stack.router.spans import RouterSpan, Spans, Value
 from stack.router.stream import StreamScan, usage_of
 
 STATUS_CLIENT_GONE = 499  # in metrics and spans only: nobody is there to read it
+UNDECIDED = "none"  # mode in the metrics of requests that were refused before it was decided
 STREAM_ERROR = "stream_error"  # the engine's own error event in a stream
 REAP_GRACE_S = 5.0  # for P's answer when D has already finished
 _log = logging.getLogger(__name__)
@@ -118,9 +119,10 @@ class GenerationEndpoint:
                 raise ClientGoneError
             await serving
         finally:
-            serving.cancel()
             leaving.cancel()
-            await asyncio.gather(serving, leaving, return_exceptions=True)
+            if not serving.done():
+                serving.cancel()
+                await asyncio.gather(serving, return_exceptions=True)
 
     async def _serve(self, exchange: Exchange, responder: Responder) -> None:
         opened = await self._open(exchange)
@@ -197,7 +199,8 @@ class GenerationEndpoint:
         exchange.close_legs()
         span = exchange.span or self._start_span(exchange)
         ended_ns = exchange.last_byte_ns or now()
-        span.set(names.ATTR_MODE, exchange.mode)
+        if exchange.mode:
+            span.set(names.ATTR_MODE, exchange.mode)
         if exchange.status:
             span.set(names.ATTR_HTTP_STATUS, exchange.status)
         if exchange.fallback is not None:
@@ -211,7 +214,7 @@ class GenerationEndpoint:
             span.fail(exchange.error_type)
         span.end(ended_ns)
         duration_s = (ended_ns - exchange.started_ns) / 1e9
-        self._metrics.ended(exchange.mode, exchange.status, duration_s, exchange.error_type)
+        self._metrics.ended(exchange.mode or UNDECIDED, exchange.status, duration_s, exchange.error_type)
 
 
 async def _read(receive: Any, limit: int) -> bytes:

@@ -38,7 +38,7 @@ class Exchange:
     request_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     body: Body = field(default_factory=dict)
     tokens: int = 0
-    mode: str = names.MODE_PLAIN
+    mode: str = ""  # until decided
     fallback: str | None = None
     span: RouterSpan | None = None
     legs: list[Leg] = field(default_factory=list)

@@ -162,5 +162,8 @@ async def reap(prefill: asyncio.Task[bytes] | None, grace_s: float) -> None:
     """Waits for P's leg of a push whose D has finished, and cancels it after ``grace_s`` seconds. Never raises."""
     if prefill is None:
         return
-    await asyncio.wait({prefill}, timeout=grace_s)
-    await _cancel(prefill)
+    if not prefill.done():
+        await asyncio.wait({prefill}, timeout=grace_s)
+        await _cancel(prefill)
+    elif not prefill.cancelled():
+        prefill.exception()  # seen: the leg has told it to its span

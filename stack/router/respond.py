@@ -29,7 +29,9 @@ class Responder:
 
     async def start(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
         exchange = self._exchange
-        own = {names.HEADER_REQUEST_ID: exchange.request_id, names.HEADER_MODE: exchange.mode}
+        own = {names.HEADER_REQUEST_ID: exchange.request_id}
+        if exchange.mode:
+            own[names.HEADER_MODE] = exchange.mode
         if exchange.fallback is not None:
             own[names.HEADER_FALLBACK] = exchange.fallback
         trace_id = exchange.span.trace_id() if exchange.span is not None else None

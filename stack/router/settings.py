@@ -83,7 +83,7 @@ class RouterSettings(BaseSettings):
     health_interval_s: Seconds = 1.0
     health_timeout_s: Seconds = 5.0  # a probe slower than this is a miss; several in a row are needed to condemn
     max_body_bytes: int = Field(default=32 * 2**20, ge=1)
-    shutdown_grace_s: Seconds = 1.5  # for requests in flight when the router is told to stop
+    shutdown_grace_s: int = Field(default=1, ge=1)  # for requests in flight when the router is told to stop
     admin_token: SecretStr | None = None  # None: the admin endpoints do not exist
     otlp_endpoint: str | None = None  # None: no spans
 

@@ -148,8 +148,8 @@ def assert_consistent(spans: list[ReadableSpan], error_type: str | None = None) 
         assert span.end_time is not None
         assert span.start_time <= span.end_time
         assert span.attributes[names.ATTR_REQUEST_ID] == server.attributes[names.ATTR_REQUEST_ID]
-        assert names.ATTR_MODE in span.attributes
         if span is not server:
+            assert names.ATTR_MODE in span.attributes
             assert span.parent.span_id == server.context.span_id
         failed = span.status.status_code is StatusCode.ERROR
         assert failed == (names.ATTR_ERROR_TYPE in span.attributes)

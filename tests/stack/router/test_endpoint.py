@@ -8,6 +8,7 @@ import json
 import pytest
 
 from connector import names
+from stack.router import endpoint
 from stack.router.settings import DECODE, PREFILL
 from stack.router.stub_engine import Reply, StubEngine
 
@@ -90,6 +91,28 @@ async def test_a_leg_that_never_answers_is_bounded_by_the_deadline(start, prefil
         spans = await router.spans()
         consistent(spans, "deadline_exceeded")
         assert await router.metric('kvpath_router_errors_total{type="deadline_exceeded"}') == 1
+
+
+@pytest.mark.parametrize("fault", ["fails", "never answers"])
+async def test_push_once_decode_has_its_first_token_prefill_no_longer_matters(
+    router, prefill, decode, client_stream, monkeypatch, fault
+):
+    monkeypatch.setattr(endpoint, "REAP_GRACE_S", 0)
+    prefill.reply = Reply(status=500, hold=asyncio.Event())
+    decode.reply = Reply(tokens=3, pause_at=1, resume=asyncio.Event())
+    async with client_stream(router, headers=PUSH) as reader:
+        await asyncio.wait_for(reader.readuntil(b" word"), 5)
+        if fault == "fails":
+            prefill.reply.hold.set()
+            await prefill.until(idle)
+        decode.reply.resume.set()
+        await asyncio.wait_for(reader.readuntil(b"[DONE]\n\n\r\n0\r\n\r\n"), 5)
+        await prefill.until(idle)
+        spans = await router.spans()
+    errors = {span.name: span.attributes.get("error.type") for span in spans}
+    assert errors["text_completion"] is None
+    assert errors[names.SPAN_LEG_DECODE] is None
+    assert errors[names.SPAN_LEG_PREFILL] == ("500" if fault == "fails" else "cancelled")
 
 
 async def test_an_engine_that_is_gone_gives_502_then_503_until_it_is_back(router, decode, consistent):
