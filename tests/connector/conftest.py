@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -114,3 +116,12 @@ def new_engine() -> Iterator[Callable[..., Engine]]:
 @pytest.fixture
 def engine(new_engine: Callable[..., Engine]) -> Engine:
     return new_engine()
+
+
+@pytest.fixture(scope="session")
+def vllm() -> Any:
+    """vLLM itself, imported once a session (half a minute on two cores); skips where it is not installed."""
+    pytest.importorskip("vllm", reason="needs vLLM: the extra 'cpu' or 'gpu'")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of vLLM's own dependencies, at import
+        return importlib.import_module("connector.nixl")

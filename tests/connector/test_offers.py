@@ -1,0 +1,78 @@
+"""What only shows at exact times, or in orders that the end-to-end tests do not reach."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connector import names
+from connector.offers import Offers
+from tests.connector.conftest import DECODE_LEG, PREFILL_LEG, Engine, carrier_of
+
+CARRIER = carrier_of(PREFILL_LEG)
+
+
+@pytest.fixture
+def offers(engine: Engine) -> Offers:
+    return Offers(engine.context, rank=0)
+
+
+def registration(**changes: Any) -> dict[str, Any]:
+    telemetry = {names.PARAM_TRACEPARENT: carrier_of(DECODE_LEG).traceparent}
+    return {"request_id": "r-0000000d", "decode_engine_id": "d-0", names.PARAM_TELEMETRY: telemetry, **changes}
+
+
+def test_the_rendezvous_spans_both_arrivals(engine: Engine, offers: Offers) -> None:
+    offers.registered(100, "agent-d", registration())
+    offers.finished(170, "r-0000000a", CARRIER)
+    span = engine.span(names.SPAN_RENDEZVOUS)
+    assert (span.start_time, span.end_time) == (engine.at(100), engine.at(170))
+    meeting = offers.meeting("r-0000000d")
+    assert meeting is not None
+    assert meeting.met_ns == 170
+
+
+def test_arrivals_at_the_same_instant_are_a_rendezvous_of_no_time(engine: Engine, offers: Offers) -> None:
+    offers.finished(100, "r-0000000a", CARRIER)
+    offers.registered(100, "agent-d", registration())
+    span = engine.span(names.SPAN_RENDEZVOUS)
+    assert span.start_time == span.end_time
+    assert (span.attributes or {})[names.ATTR_LAST_ARRIVAL] == names.LAST_ARRIVAL_PREFILL
+
+
+@pytest.mark.parametrize("telemetry", [None, {}, {names.PARAM_TRACEPARENT: "nonsense"}])
+def test_a_registration_of_an_untraced_d_meets_without_a_link(
+    engine: Engine, offers: Offers, telemetry: dict[str, str] | None
+) -> None:
+    offers.registered(100, "agent-d", registration(**{names.PARAM_TELEMETRY: telemetry}))
+    offers.finished(170, "r-0000000a", CARRIER)
+    assert list(engine.span(names.SPAN_RENDEZVOUS).links) == []
+
+
+def test_a_released_request_forgets_its_meeting(engine: Engine, offers: Offers) -> None:
+    offers.held(90, "r-0000000a", CARRIER)
+    offers.finished(90, "r-0000000a", CARRIER)
+    offers.registered(100, "agent-d", registration())
+    offers.writing("r-0000000a")
+    offers.written("r-0000000a")
+    offers.released(200, frozenset({"r-0000000a"}))
+    assert offers.meeting("r-0000000d") is None
+    offers.idle(10**15)
+    assert engine.ledger.losses.evicted == 0
+
+
+def test_only_rank_0_reports_how_long_blocks_were_held(engine: Engine) -> None:
+    offers = Offers(engine.context, rank=1)
+    offers.held(90, "r-0000000a", CARRIER)
+    offers.released(200, frozenset({"r-0000000a"}))
+    assert engine.spans() == []
+    assert engine.context.samples.take() == []
+
+
+def test_a_release_of_nobody_is_unmatched_after_a_while(engine: Engine, offers: Offers) -> None:
+    offers.released(200, frozenset({"stranger"}))
+    offers.idle(1_000)
+    assert engine.ledger.losses.unmatched == 0
+    offers.idle(61_000_000_000)
+    assert engine.ledger.losses.unmatched == 1
