@@ -5,8 +5,8 @@ engine is a tree of processes (API server, EngineCore, workers) that can outlive
 
 * is told by the kernel when the launcher dies, even by ``kill -9`` (``PR_SET_PDEATHSIG``);
 * is the subreaper of the tree, so that orphans, also those in sessions of their own, become its children;
-* on a signal, on the launcher's death, and when the command ends: asks the command to end (SIGTERM), waits at most
-  ``GRACE_S`` seconds, then kills whatever of the tree is left, until nothing is.
+* on a signal and on the launcher's death asks the command to end (SIGTERM) and waits at most ``GRACE_S`` seconds;
+* when the command has ended, for whatever reason, gives the rest of its tree 3 seconds and kills what is left then.
 
 It exits with the command's own status (``128 + signal`` when a signal ended it). Standard library only: it starts in
 20 ms. Single-threaded; signals are waited for, never handled asynchronously.
@@ -26,6 +26,7 @@ PR_SET_CHILD_SUBREAPER = 36
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 WATCHED = STOP_SIGNALS | {signal.SIGCHLD}
 EXIT_NOT_FOUND = 127
+ORPHAN_GRACE_S = 3.0  # resource trackers unlink shared memory after everybody else has ended
 
 
 def main(argv: list[str]) -> int:
@@ -39,6 +40,8 @@ def main(argv: list[str]) -> int:
     status = _wait_for_end(root)
     if status is None:
         status = _ask_to_end(root, grace_s)
+    if status is not None:
+        _let_the_rest_end(min(grace_s, ORPHAN_GRACE_S))
     _kill_tree()
     return 128 + signal.SIGKILL if status is None else _exit_code(status)
 
@@ -104,6 +107,18 @@ def _reap() -> dict[int, int]:
         if pid == 0:
             return ended
         ended[pid] = status
+
+
+def _let_the_rest_end(timeout_s: float) -> None:
+    """Waits at most ``timeout_s`` seconds for what the command left behind to end by itself."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        _reap()
+        if not descendants_of(os.getpid()):
+            return
+        caught = signal.sigtimedwait(WATCHED, 0.1)
+        if caught is not None and caught.si_signo in STOP_SIGNALS:
+            return
 
 
 def _kill_tree() -> None:
