@@ -42,8 +42,8 @@ class Received:
 class Reply:
     """What to answer. ``hold`` delays the head, ``hold_body`` the first byte of the body, until they are set.
 
-    ``drop`` closes the connection without a byte. ``cut_at`` resets it after so many events; ``pause_at`` waits
-    there for ``resume``. ``raw`` replaces the event stream's bytes, one write an item.
+    ``drop`` closes the connection without a byte, ``partial`` after these. ``cut_at`` resets it after so many events;
+    ``pause_at`` waits there for ``resume``. ``raw`` replaces the event stream's bytes, one write an item.
     """
 
     status: int = 200
@@ -54,6 +54,7 @@ class Reply:
     hold: asyncio.Event | None = None
     hold_body: asyncio.Event | None = None
     drop: bool = False
+    partial: bytes = b""
     cut_at: int | None = None
     pause_at: int | None = None
     resume: asyncio.Event | None = None
@@ -173,7 +174,8 @@ class StubEngine:
             await self._notify()
 
     async def _answer(self, request: Received, reply: Reply, writer: asyncio.StreamWriter) -> bool:
-        if reply.drop:
+        if reply.drop or reply.partial:
+            writer.write(reply.partial)
             writer.close()
             return False
         if reply.hold is not None:
