@@ -32,13 +32,13 @@ from vllm.distributed.nixl_utils import NixlWrapper
 from connector import contract, names, runtime
 from connector.carrier import Carrier, from_params
 from connector.clock import PROCESS_CLOCK, now
+from connector.fewcores import OPTION_FEW_CORES, few_cores
 from connector.ledger import Ledger
 from connector.metrics import SAMPLES_KEY, EngineMetrics, Samples
-from connector.progress import OPTION_PROGRESS_DELAY, progress_delay
 from connector.requests import RequestStory
 from connector.runtime import Runtime
 from connector.tap import NixlTap
-from connector.worker_story import WorkerStory
+from connector.worker_story import WorkerStory, agent_name
 
 __all__ = [
     "KVConnectorHandshakeMetadata",
@@ -48,7 +48,7 @@ __all__ = [
     "TracedPullConnector",
     "TracedPushConnector",
     "TracedStats",
-    "patient_progress",
+    "on_few_cores",
     "runtime_of",
 ]
 
@@ -275,7 +275,7 @@ class _Traced:
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         contract.check()
-        with patient_progress(vllm_config):
+        with on_few_cores(vllm_config):
             super().__init__(vllm_config, role, kv_cache_config)  # type: ignore[call-arg]
         self.runtime_use = runtime_of(vllm_config)
         self.runtime = self.runtime_use.runtime
@@ -388,16 +388,16 @@ def runtime_of(vllm_config: Any) -> runtime.Use:
     return runtime.acquire(lambda: Runtime(service, transfer.engine_id, transfer.kv_connector_extra_config))
 
 
-def patient_progress(vllm_config: Any) -> contextlib.AbstractContextManager[None]:
-    """NIXL agents made inside get the engine's progress delay, if it names one."""
-    delay_us = vllm_config.kv_transfer_config.kv_connector_extra_config.get(OPTION_PROGRESS_DELAY)
-    return progress_delay(NixlWrapper, delay_us)
+def on_few_cores(vllm_config: Any) -> contextlib.AbstractContextManager[None]:
+    """Inside, this process and the NIXL agents made wait instead of spin, if the engine's option says so."""
+    options = vllm_config.kv_transfer_config.kv_connector_extra_config
+    return few_cores(bool(options.get(OPTION_FEW_CORES)), NixlWrapper)
 
 
 def _rank_of(worker: Any, agent: str) -> int:
     for agents in list(worker._remote_agents.values()):
         for rank, name in list(agents.items()):
-            if name == agent:
+            if agent_name(name) == agent:
                 return rank[1] if isinstance(rank, tuple) else rank
     return -1
 

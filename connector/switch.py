@@ -28,7 +28,7 @@ from connector.nixl import (
     MultiConnector,
     TracedPromMetrics,
     TracedStats,
-    patient_progress,
+    on_few_cores,
     runtime_of,
 )
 
@@ -47,7 +47,7 @@ class SwitchConnector(MultiConnector):
         contract.check()
         # Taken before the children take it: the process's telemetry follows the engine's own options.
         self.runtime_use = runtime_of(vllm_config)
-        with patient_progress(vllm_config):
+        with on_few_cores(vllm_config):
             super().__init__(vllm_config=vllm_config, role=role, kv_cache_config=kv_cache_config)
         self._by_mode = {child.mode: index for index, child in enumerate(self._connectors)}  # type: ignore[attr-defined]
         if set(self._by_mode) != {names.MODE_PUSH, names.MODE_PULL} or len(self._connectors) != 2:

@@ -9,10 +9,8 @@ from typing import Literal
 
 from connector import names
 from connector.bootstrap import traces_url
-from connector.progress import OPTION_PROGRESS_DELAY
+from connector.fewcores import OPTION_FEW_CORES
 from connector.runtime import OPTION_ENDPOINT
-
-CPU_PROGRESS_DELAY_US = 100_000  # longest sleep of NIXL's progress thread; data wakes it at once
 
 Role = Literal["prefill", "decode"]
 ConnectorKind = Literal["switch", "push", "pull", "upstream-push", "upstream-pull", "none"]
@@ -105,7 +103,7 @@ def kv_transfer_config(spec: EngineSpec) -> dict[str, object]:
     if module is not None:
         extra[OPTION_ENDPOINT] = spec.otlp_endpoint
         if spec.device == "cpu":
-            extra[OPTION_PROGRESS_DELAY] = CPU_PROGRESS_DELAY_US
+            extra[OPTION_FEW_CORES] = True
     if spec.connector == "switch":
         extra["connectors"] = [_connector(spec, *_CONNECTORS[child]) for child in SWITCH_CHILDREN]
     config = _connector(spec, name, module) | {"engine_id": spec.engine_id}
