@@ -1,0 +1,195 @@
+"""What an experiment will do, exactly, before it does anything: cells, blocks in ABBA order, seeds. Pure.
+
+A *cell* is one offered load: a rate, an input and an output length. Each cell begins with warm-up blocks (handshakes,
+first allocations of that shape), which count for nothing, and goes on with *pairs* of blocks, one of each arm. The
+order turns round from pair to pair (AB BA AB BA), so that what drifts falls on both arms alike. The two blocks of a
+pair have the same prompts and the same arrivals: their seeds are those of the pair, not of the block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, product
+from typing import Any
+
+from stack.experiment.presets import Preset
+
+PLAN_SCHEMA = "kvpath.experiment/1"
+WARM_UP = -1  # the pair number of warm-up blocks
+MAX_BLOCKS = 1000
+
+
+class PlanError(ValueError):
+    """The experiment that was asked for makes no sense; one line for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One offered load. ``input_tokens`` is ``None`` when prompts come from a file; ``requests`` are a block's."""
+
+    rate: float
+    input_tokens: int | None
+    output_tokens: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One stretch of requests of one arm (0 or 1). ``seed`` gives prompts and arrivals, equal within a pair."""
+
+    index: int
+    cell: int
+    pair: int
+    arm: int
+    mode: str
+    requests: int
+    seed: int
+
+    @property
+    def warm_up(self) -> bool:
+        return self.pair == WARM_UP
+
+
+@dataclass(frozen=True, slots=True)
+class PromptsFile:
+    """The file that prompts come from, by what is in it."""
+
+    name: str
+    sha256: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that decides what is sent. Two equal plans send the same requests in the same order."""
+
+    preset: str
+    modes: tuple[str, str]
+    cells: tuple[Cell, ...]
+    blocks: tuple[Block, ...]
+    blocks_an_arm: int
+    seed: int
+    prompts: PromptsFile | None = None
+
+    @property
+    def arms(self) -> tuple[str, str]:
+        """What the two arms are called: their modes, with a letter when these are the same."""
+        first, second = self.modes
+        return (first, second) if first != second else (f"{first} A", f"{second} B")
+
+    @property
+    def seconds(self) -> float:
+        """How long the arrivals take, without the time that the last answers of a block take."""
+        return sum(block.requests / self.cells[block.cell].rate for block in self.blocks)
+
+    def document(self) -> dict[str, Any]:
+        """Returns the plan as it stands in ``plan.json``."""
+        return {"schema": PLAN_SCHEMA, **json.loads(json.dumps(asdict(self)))}
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What replaces a preset's figures; ``None`` leaves them."""
+
+    modes: tuple[str, str] | None = None
+    rates: tuple[float, ...] | None = None
+    input_tokens: tuple[int, ...] | None = None
+    output_tokens: int | None = None
+    requests: int | None = None
+    blocks: int | None = None
+    seed: int | None = None
+    prompts: PromptsFile | None = None
+
+
+def make_plan(preset: Preset, changes: Changes = Changes()) -> Plan:
+    """Raises :class:`PlanError` for figures that cannot be."""
+    chosen = replace(
+        preset,
+        modes=changes.modes or preset.modes,
+        rates=changes.rates or preset.rates,
+        output_tokens=preset.output_tokens if changes.output_tokens is None else changes.output_tokens,
+        blocks=preset.blocks if changes.blocks is None else changes.blocks,
+    )
+    lengths: Sequence[int | None] = changes.input_tokens or preset.input_tokens
+    if changes.prompts is not None:
+        if changes.input_tokens is not None:
+            raise PlanError("--input-tokens and --prompts exclude each other: a file's prompts have their own lengths")
+        lengths = (None,)
+    cells = tuple(
+        Cell(rate, length, chosen.output_tokens, changes.requests or _requests(chosen, rate))
+        for length, rate in product(lengths, chosen.rates)
+    )
+    _check(chosen, cells)
+    seed = 1 if changes.seed is None else changes.seed
+    blocks: list[Block] = []
+    for number, cell in enumerate(cells):
+        blocks += _blocks_of(number, cell, chosen, seed, len(blocks))
+    return Plan(preset.name, chosen.modes, cells, tuple(blocks), chosen.blocks, seed, changes.prompts)
+
+
+def _requests(preset: Preset, rate: float) -> int:
+    return max(preset.requests, round(preset.block_s * rate))
+
+
+def _check(preset: Preset, cells: Sequence[Cell]) -> None:
+    if not 1 <= preset.blocks <= MAX_BLOCKS:
+        raise PlanError(f"--blocks must be 1 to {MAX_BLOCKS}, got {preset.blocks}")
+    for cell in cells:
+        if not 0 < cell.rate < 1e6:
+            raise PlanError(f"a rate must be a positive number of requests/s, got {cell.rate:g}")
+        if cell.input_tokens is not None and cell.input_tokens < 1:
+            raise PlanError(f"an input length must be at least 1 token, got {cell.input_tokens}")
+        if cell.output_tokens < 1 or cell.requests < 1:
+            raise PlanError("--output-tokens and --requests must be at least 1")
+
+
+def _blocks_of(cell: int, load: Cell, preset: Preset, seed: int, first: int) -> list[Block]:
+    warm_up = [(WARM_UP, arm) for arm in (0, 1)] if preset.warm_up else []
+    order = [(pair, arm) for pair in range(preset.blocks) for arm in ((0, 1) if pair % 2 == 0 else (1, 0))]
+    return [
+        Block(
+            index=first + position,
+            cell=cell,
+            pair=pair,
+            arm=arm,
+            mode=preset.modes[arm],
+            requests=preset.warm_up if pair == WARM_UP else load.requests,
+            seed=derived_seed(seed, cell, pair),
+        )
+        for position, (pair, arm) in enumerate([*warm_up, *order])
+    ]
+
+
+def derived_seed(*parts: int) -> int:
+    """Returns a seed of 53 bits (exact in JSON everywhere) that depends on every part."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    return int.from_bytes(digest) >> 11
+
+
+def arrivals_ns(block: Block, rate: float) -> list[int]:
+    """Returns when each request of the block is due, in nanoseconds after the first: a Poisson process."""
+    random_ = random.Random(derived_seed(block.seed, 0))
+    gaps = [0.0, *(random_.expovariate(rate) for _ in range(block.requests - 1))]
+    return [round(at * 1e9) for at in accumulate(gaps)]
+
+
+def plan_from(document: Mapping[str, Any]) -> Plan:
+    """Reads what :meth:`Plan.document` wrote; raises :class:`PlanError` when it is something else."""
+    try:
+        given = {key: value for key, value in document.items() if key != "schema"}
+        file = given.pop("prompts")
+        return Plan(
+            **given
+            | {
+                "modes": tuple(given["modes"]),
+                "cells": tuple(Cell(**cell) for cell in given["cells"]),
+                "blocks": tuple(Block(**block) for block in given["blocks"]),
+                "prompts": None if file is None else PromptsFile(**file),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise PlanError(f"not a plan of this version ({error})") from None

@@ -1,0 +1,117 @@
+"""The verdict in words. Every sentence carries its numbers; none says more than they do. Pure."""
+
+from __future__ import annotations
+
+from stack.analysis.terminal import milliseconds
+from stack.experiment.link import Link
+from stack.experiment.statistics import CONFIDENCE, MIN_PAIRS, Compared
+from stack.experiment.verdict import Part, Price, Split
+
+_WHAT = {
+    "coordination": "coordination between router, P and D",
+    "transfer": "the transfer over the link",
+    "submission": "preparing and posting the transfer",
+    "queueing": "queueing on P",
+    "rest": "everything else",
+}
+_NAMED_SHARE = 0.2  # a stage of a part is named when it makes up at least this share of it
+
+
+def transport_sentences(link: Link) -> list[str]:
+    """Comes first where the comparison is about the transport; empty elsewhere."""
+    if not link.reasons:
+        return []
+    return [
+        f"This comparison is about the transport, not about push and pull: {'; '.join(link.reasons)}.",
+        "A difference below says how fast this link is each way. It would be another on another link.",
+    ]
+
+
+def ttft_sentence(arms: tuple[str, str], ttft: Compared, pairs: int) -> str:
+    difference = ttft.difference
+    means = f"mean TTFT {_ms(ttft.first)} ms {arms[0]}, {_ms(ttft.second)} ms {arms[1]}"
+    if ttft.differs is None:
+        return f"Too few blocks to tell: {means}; {pairs} pairs of blocks, {MIN_PAIRS} are needed for an interval."
+    inside = f"{CONFIDENCE:.0%} interval {_ms(difference.low)} to {_ms(difference.high)} ms"
+    if not ttft.differs:
+        return f"No difference: {means}; {arms[1]} minus {arms[0]} is {_ms(difference.value)} ms ({inside})."
+    slower, quicker = (arms[1], arms[0]) if difference.value > 0 else (arms[0], arms[1])
+    sign = 1 if difference.value > 0 else -1
+    ends = sorted((sign * (difference.low or 0.0), sign * (difference.high or 0.0)))
+    inside = f"{CONFIDENCE:.0%} interval {_ms(ends[0])} to {_ms(ends[1])} ms"
+    return (
+        f"The first token takes {_ms(abs(difference.value))} ms longer with {slower} than with {quicker} "
+        f"({means}; {inside})."
+    )
+
+
+def split_sentences(arms: tuple[str, str], split: Split, differs: bool | None, enough: bool) -> list[str]:
+    """Names the causes of a difference, the largest first; when there is none, the parts that differ nevertheless."""
+    ordered = sorted(split.parts, key=lambda part: -abs(part.difference_ns))
+    telling = [part for part in ordered if part.differs] if enough else ordered[:1]
+    quiet = [part for part in ordered if part not in telling]
+    sentences = []
+    if telling:
+        lead = "Of the difference" if differs else "Parts that differ"
+        sentences.append(f"{lead}: " + "; ".join(_part(arms, part) for part in telling) + ".")
+        sentences.append(f"The largest part is {telling[0].name}, mainly {_main_stage(telling[0])}.")
+    if quiet and enough:
+        sentences.append("No difference in " + ", ".join(f"{_WHAT[p.name]} ({_signed(p)})" for p in quiet) + ".")
+    return sentences
+
+
+def _part(arms: tuple[str, str], part: Part) -> str:
+    slower = arms[1] if part.difference_ns > 0 else arms[0]
+    stages = ", ".join(
+        f"{stage} {milliseconds(ns)}"
+        for stage, ns in sorted(part.stages.items(), key=lambda item: -abs(item[1]))
+        if abs(ns) >= _NAMED_SHARE * max(abs(part.difference_ns), 1)
+    )
+    return f"{_ms(abs(part.difference_ns))} ms more {_WHAT[part.name]} with {slower} ({stages})"
+
+
+def _main_stage(part: Part) -> str:
+    return max(part.stages, key=lambda stage: abs(part.stages[stage]))
+
+
+def _signed(part: Part) -> str:
+    if part.low_ns is None or part.high_ns is None:
+        return f"{_ms(part.difference_ns)} ms"
+    return f"{_ms(part.difference_ns)} ms, {_ms(part.low_ns)} to {_ms(part.high_ns)}"
+
+
+def price_sentences(arms: tuple[str, str], price: Price) -> list[str]:
+    """What push cost, and what it gained on P."""
+    costs = []
+    if price.registration_last is not None:
+        late = (
+            f"D's registration came after P had finished in {price.registration_last:.0%} of {price.requests} requests"
+        )
+        if price.late_wait_ns is not None:
+            late += f" (P's blocks then waited {_ms(price.late_wait_ns)} ms, median)"
+        costs.append(late)
+    if price.reserved_ns is not None:
+        costs.append(f"D's blocks stood reserved {_ms(price.reserved_ns)} ms (median) before P had finished")
+    costs.append(_choice(price))
+    found = ["What push cost: " + "; ".join(cost for cost in costs if cost) + "."] if any(costs) else []
+    held = price.held
+    if held is not None:
+        text = (
+            f"P held its blocks after prefill for {_ms(held.first)} ms with {arms[0]}, {_ms(held.second)} ms with "
+            f"{arms[1]} (mean)"
+        )
+        found.append(f"{text}: no difference." if held.differs is False else f"{text}.")
+    return found
+
+
+def _choice(price: Price) -> str:
+    if price.decode_engines == 1:
+        return "with one decode engine the early choice of D cost nothing"
+    if not price.choices:
+        return ""
+    share = price.regretted / price.choices
+    return f"a choice of D made later would have been another one in {share:.0%} of {price.choices} requests"
+
+
+def _ms(ns: float | None) -> str:
+    return "?" if ns is None else milliseconds(ns)
