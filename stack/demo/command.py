@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
         print("kvpath demo: --requests must be at least 1", file=sys.stderr)
         return EXIT_USAGE
     try:
-        settings = settings_from(args)
+        settings = settings_from(args).model_copy(update={"keep_traces": False})
         result = _measure(settings, args.requests, say)
     except KeyboardInterrupt:
         say("interrupted; nothing is left running")

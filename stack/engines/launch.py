@@ -18,6 +18,7 @@ from stack.engines.processes import Deployment, Part
 from stack.engines.readiness import Awaited, Say, check_ports_are_free, prove_generation, wait_until_healthy
 from stack.engines.settings import LOOPBACK, DeploymentSettings, engine_specs
 
+STORE_FILE = "traces.sqlite"
 _MODES = {
     "switch": (names.MODE_PUSH, names.MODE_PULL),
     "push": (names.MODE_PUSH,),
@@ -56,6 +57,9 @@ def running_stack(settings: DeploymentSettings, say: Say) -> Iterator[RunningSta
         }
     )
     settings.run_dir.mkdir(parents=True, exist_ok=True)
+    if not settings.keep_traces:
+        for file in settings.run_dir.glob(f"{STORE_FILE}*"):  # SQLite's write-ahead log lies beside it
+            file.unlink()
     with Deployment() as deployment:
         say(f"starting; logs are in {settings.run_dir / 'logs'}")
         (store,) = deployment.start(_store_part(settings))
@@ -83,7 +87,7 @@ def _store_part(settings: DeploymentSettings) -> Part:
         log=settings.run_dir / "logs" / "store.log",
         env={
             "KVPATH_STORE_PORT": str(settings.store_port),
-            "KVPATH_STORE_PATH": str(settings.run_dir / "traces.sqlite"),
+            "KVPATH_STORE_PATH": str(settings.run_dir / STORE_FILE),
         },
     )
 

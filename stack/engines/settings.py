@@ -30,6 +30,7 @@ class DeploymentSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="KVPATH_", frozen=True, extra="forbid")
 
     run_dir: Path = Path("out/up")  # logs, router configuration and traces of this run
+    keep_traces: bool = True  # of earlier runs in the same directory
     cache: Path = Field(default_factory=default_cache)  # where models are kept between runs
     model: Literal["smollm2", "random"] = "smollm2"
     connector: Literal["switch", "push", "pull", "upstream-push", "upstream-pull"] = "switch"
