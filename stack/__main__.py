@@ -16,6 +16,7 @@ COMMANDS = {
     "store": ("stack.store.command", "run the trace store alone"),
     "report": ("stack.analysis.report_command", "compare push and pull, stage by stage"),
     "trace": ("stack.analysis.trace_command", "show one request's path"),
+    "view": ("stack.view.command", "show requests, waterfalls and the comparison in the browser"),
     "bench": ("stack.bench", "measure what telemetry, router, store and analysis cost on this machine"),
 }
 EXIT_USAGE = 2

@@ -1,23 +1,30 @@
-"""Prints push beside pull, stage by stage, from a trace store or a file."""
+"""Prints push beside pull, stage by stage, from a trace store or a file; or writes it as one HTML file."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from pathlib import Path
 
-from stack.analysis.compare import analyse_all, compare
+from stack.analysis.compare import Analysed, analyse_all, compare
 from stack.analysis.report_json import report_document
 from stack.analysis.report_text import report_text
-from stack.analysis.source import DEFAULT_LIMIT
+from stack.analysis.source import DEFAULT_LIMIT, DEFAULT_URL
 from stack.analysis.terminal import terminal_of
+from stack.analysis.trace import Trace
 from stack.analysis.trace_input import InputError, add_source_arguments, duration_s, load_traces, positive
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``kvpath report``."""
     add_source_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the report as JSON")
+    form.add_argument("--html", type=Path, metavar="FILE", help="write the report as one self-contained page")
+    parser.add_argument(
+        "--result", type=Path, metavar="FILE", help="an experiment's result, for --html"
+    )
     parser.add_argument("--since", type=duration_s, metavar="DURATION", help="how far back: 90s, 15m, 2h (default: 1h)")
     parser.add_argument(
         "--limit", type=positive, metavar="N", help=f"newest N traces (default: {DEFAULT_LIMIT}, of a file all)"
@@ -32,9 +39,26 @@ def run(args: argparse.Namespace) -> int:
         print(f"kvpath report: {error}", file=sys.stderr)
         return error.exit_code
     analysed = analyse_all(traces)
+    if args.html is not None:
+        return _write_html(args, traces, analysed)
     comparison = compare(analysed)
     if args.json:
         print(json.dumps(report_document(comparison, analysed), indent=2))
     else:
         print(report_text(comparison, terminal_of(sys.stdout)))
+    return 0
+
+
+def _write_html(args: argparse.Namespace, traces: list[Trace], analysed: list[Analysed]) -> int:
+    from stack.view.report import html_report  # the page is of no concern to the other forms
+    from stack.view.verdict import result_beside
+
+    result = args.result or (result_beside(args.traces) if args.traces else None)
+    source = f"file {args.traces.name}" if args.traces else f"trace store {args.url or DEFAULT_URL}"
+    try:
+        args.html.write_text(html_report(traces, analysed, result, source), encoding="utf-8")
+    except OSError as error:
+        print(f"kvpath report: cannot write {args.html}: {error.strerror or error}", file=sys.stderr)
+        return 1
+    print(f"wrote {args.html}")
     return 0

@@ -165,7 +165,7 @@ def _remarks(request: RequestSpans, path: CriticalPath | None, reason: str, term
             remarks.append("clocks of different hosts: uncertainty unbounded")
         elif path.clock_uncertainty_ns:
             remarks.append(f"clocks of different hosts: uncertain by {milliseconds(path.clock_uncertainty_ns)} ms")
-        remarks += _gaps(path)
+        remarks += unexplained_gaps(path)
         remarks += [f"anomaly: {a.stage} {a.detail} by {milliseconds(-a.value_ns)} ms" for a in path.anomalies]
         remarks += path.notes
     remarks += [f"incomplete: {defect}" for defect in defects_of(request)]
@@ -173,7 +173,7 @@ def _remarks(request: RequestSpans, path: CriticalPath | None, reason: str, term
         yield from textwrap.wrap(terminal.safe(remark), terminal.width, subsequent_indent="  ")
 
 
-def _gaps(path: CriticalPath) -> Iterator[str]:
+def unexplained_gaps(path: CriticalPath) -> Iterator[str]:
     """Names the stretches that no stage covers, where they are at least a hundredth of TTFT."""
     for before, segment, after in zip((None, *path.segments), path.segments, (*path.segments[1:], None), strict=False):
         if segment.stage == UNEXPLAINED and segment.duration_ns * 100 >= path.ttft_ns:

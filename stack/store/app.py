@@ -1,4 +1,4 @@
-"""The store's HTTP face: OTLP/HTTP in (``/v1/traces``), Tempo's query API out, ``/metrics`` and ``/ready``.
+"""The store's HTTP face: OTLP/HTTP in (``/v1/traces``), Tempo's query API out, the page, ``/metrics``, ``/ready``.
 
 The event loop only moves bytes; decoding, searching and storing run on worker threads. An export is answered when it
 is committed, so that what was accepted can be read at once and survives a crash of the process.
@@ -25,6 +25,9 @@ from stack.store.metrics import StoreMetrics
 from stack.store.search import read_request, search
 from stack.store.settings import StoreSettings
 from stack.store.writer import Writer
+from stack.view.app import add_view
+from stack.view.store_feed import StoreFeed
+from stack.view.verdict import result_beside
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +53,7 @@ def create_app(settings: StoreSettings, clock_ns: Callable[[], int] = time.time_
     _add_traces(app, settings)
     _add_search(app, settings)
     _add_status(app, settings, metrics, writer)
+    add_view(app, StoreFeed(settings.path), result_beside(settings.path))
     return app
 
 

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans, TracesData
 
 from stack.store import database
 from stack.store.evaluate import SpanView, TraceSummary, by_key
-from stack.store.otlp import Term, unpack
+from stack.store.otlp import SERVICE_NAME, Term, unpack
 from stack.store.plan import Plan
 
 PAGE = 64  # traces loaded at a time
@@ -59,6 +59,17 @@ def load(path: Path, trace_id: bytes) -> TracesData | None:
             "SELECT data FROM chunk WHERE trace = (SELECT id FROM trace WHERE trace_id = ?) ORDER BY id", (trace_id,)
         ).fetchall()
     return decode(unpack([row[0] for row in rows])) if rows else None
+
+
+def newest(path: Path, service: str, limit: int) -> list[tuple[bytes, int]]:
+    """Returns (trace id, version) of the newest traces of ``service``; each arrival raises its version."""
+    query = (
+        "SELECT t.trace_id, (SELECT max(id) FROM chunk WHERE trace = t.id) FROM trace t "
+        "WHERE EXISTS (SELECT 1 FROM posting WHERE key = ? AND value = ? AND trace = t.id) "
+        "ORDER BY t.start_ns DESC, t.id DESC LIMIT ?"
+    )
+    with reading(path) as connection:
+        return connection.execute(query, (SERVICE_NAME, service, limit)).fetchall()
 
 
 def decode(data: bytes) -> TracesData:

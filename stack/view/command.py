@@ -1,0 +1,89 @@
+"""shows requests, waterfalls, the comparison and the verdict as a page in the browser"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import socket
+import sys
+import webbrowser
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from stack.analysis.source import DEFAULT_URL, SourceError
+from stack.analysis.trace_input import InputError, add_source_arguments, load_traces, positive
+from stack.view.app import PATH, create_app
+from stack.view.feed import DEFAULT_LIMIT, Feed, FileFeed, RemoteFeed
+from stack.view.verdict import result_beside
+
+SHUTDOWN_S = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``kvpath view``."""
+    add_source_arguments(parser)
+    parser.add_argument("--result", type=Path, metavar="FILE", help="an experiment's result, for its verdict")
+    parser.add_argument("--limit", type=positive, metavar="N", help=f"newest N requests (default: {DEFAULT_LIMIT})")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+    parser.add_argument("--open", action="store_true", help="also open the page in the browser")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the page's address, and serves the page where no store does. Returns 0, 1 without traces, 2 for misuse."""
+    try:
+        if args.traces is None and not args.result and _serves_page(args.url or DEFAULT_URL):
+            return _show(f"{(args.url or DEFAULT_URL).rstrip('/')}{PATH}", args.open)
+        feed, result = _feed(args)
+    except InputError as error:
+        print(f"kvpath view: {error}", file=sys.stderr)
+        return error.exit_code
+    except SourceError as error:
+        print(f"kvpath view: {error}", file=sys.stderr)
+        return 1
+    try:
+        listener = socket.create_server(("127.0.0.1", args.port))
+    except (OSError, OverflowError) as error:
+        print(f"kvpath view: cannot listen on 127.0.0.1:{args.port}: {error}; pick another --port", file=sys.stderr)
+        return 1
+    with listener:
+        _show(f"http://127.0.0.1:{listener.getsockname()[1]}{PATH} ({feed.name}; Ctrl-C ends it)", args.open)
+        return _serve(feed, result, listener)
+
+
+def _feed(args: argparse.Namespace) -> tuple[Feed, Path | None]:
+    if args.result is not None and not args.result.is_file():
+        raise InputError(f"--result {args.result}: there is no such file", 2)
+    if args.traces is not None:
+        traces = load_traces(None, args.traces, None, args.limit)
+        return FileFeed(args.traces, traces), args.result or result_beside(args.traces)
+    remote = RemoteFeed(args.url or DEFAULT_URL, limit=args.limit or DEFAULT_LIMIT)
+    remote.newest()  # an unreachable store is said now
+    return remote, args.result
+
+
+def _serves_page(url: str) -> bool:
+    """Whether the store at ``url`` serves the page itself, as ``kvpath store`` does and Tempo does not."""
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}{PATH}api/verdict", timeout=5)
+        return answer.status_code == 200 and "headline" in answer.json()
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError):
+        return False
+
+
+def _show(address: str, in_browser: bool) -> int:
+    print(f"kvpath view: {address}", flush=True)
+    if in_browser:
+        webbrowser.open(address.split()[0])
+    return 0
+
+
+def _serve(feed: Feed, result: Path | None, listener: socket.socket) -> int:
+    config = uvicorn.Config(create_app(feed, result), log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_, signal.default_int_handler)  # uvicorn raises the signal again when it has shut down
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0
