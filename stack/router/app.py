@@ -70,6 +70,7 @@ def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> 
         configured=configured_modes(settings),
     )
     metrics.registry.register(StateCollector(pool, lambda: policy.split, running.counts, errors))
+    proxy = Proxy(pool, upstream, metrics, settings.deadline_s)
     health = HealthWatch(upstream, pool, settings.health_interval_s)
 
     @asynccontextmanager
@@ -80,14 +81,13 @@ def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> 
             yield
         finally:
             await health.stop()
+            await proxy.stop()
             await upstream.stop()
             await asyncio.to_thread(running.shutdown, TELEMETRY_SHUTDOWN_S)
 
     app = RouterApp(title="kvpath router", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.pool = pool
-    app.generation = GenerationEndpoint(
-        settings, policy, Proxy(pool, upstream, metrics), Spans(running.tracer, errors), metrics
-    )
+    app.generation = GenerationEndpoint(settings, policy, proxy, Spans(running.tracer, errors), metrics)
     if settings.admin_token is not None:
         app.include_router(admin_routes(settings.admin_token, settings, policy))
     _add_state_routes(app, policy, metrics)

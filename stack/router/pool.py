@@ -75,13 +75,17 @@ class EnginePool:
 
     def choose(self, role: Role, mode: str) -> Engine:
         """Returns the candidate with the least outstanding work; raises ``NoEngineError`` when there is none."""
-        candidates = self.candidates(role, mode)
-        if not candidates:
-            raise NoEngineError(f"{self.lack(role, mode)}; retry when /ready answers 200")
-        chosen = min(candidates, key=lambda engine: (engine.work, engine.last_chosen))
+        self.require(role, mode)
+        chosen = min(self.candidates(role, mode), key=lambda engine: (engine.work, engine.last_chosen))
         self._choices += 1
         chosen.last_chosen = self._choices
         return chosen
+
+    def require(self, role: Role, mode: str) -> None:
+        """Raises ``NoEngineError`` when no engine can take this leg."""
+        lack = self.lack(role, mode)
+        if lack is not None:
+            raise NoEngineError(f"{lack}; retry when /ready answers 200")
 
     def regrets(self, chosen: Engine, tokens: int, mode: str) -> bool:
         """Tells whether a choice made now would not be ``chosen``, which still carries its own ``tokens``."""

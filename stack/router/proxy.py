@@ -1,6 +1,6 @@
 """Runs the legs of a request until D's answer has begun: the part where the modes differ.
 
-push   both legs are sent at once; the first to fail ends the request and cancels the other.
+push   both legs are sent at once; the first to fail ends the request and gives up the other (P may have to finish).
 pull   P first, then the choice of D by its load at that moment, then D.
 plain  D alone, for requests that KV transfer cannot serve and for answers of P that cannot be used.
 
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from connector import names
 from stack.router import params
 from stack.router.bodies import Body, decode_body, prefill_body
-from stack.router.errors import BrokenAnswerError, RouterError
-from stack.router.exchange import Exchange, Leg
+from stack.router.errors import BrokenAnswerError, DeadlineError, RouterError
+from stack.router.exchange import CANCELLED, Exchange, Leg
 from stack.router.metrics import RouterMetrics
 from stack.router.pool import POLICY, Engine, EnginePool, describe
 from stack.router.settings import DECODE, PREFILL, Role
@@ -39,9 +39,11 @@ class Opened:
 
 
 class Proxy:
-    """Routes requests over the pool. Holds no state of its own between requests."""
+    """Routes requests over the pool. Between requests it holds only prefills that outlive their request."""
 
-    def __init__(self, pool: EnginePool, upstream: Upstream, metrics: RouterMetrics) -> None:
+    def __init__(self, pool: EnginePool, upstream: Upstream, metrics: RouterMetrics, settle_s: float) -> None:
+        self._settle_s = settle_s
+        self._settling: set[asyncio.Task[None]] = set()
         self._pool = pool
         self._upstream = upstream
         self._metrics = metrics
@@ -60,6 +62,7 @@ class Proxy:
         return await self._decode(leg, decode_body(exchange.body, None))
 
     async def _pull(self, exchange: Exchange) -> Opened:
+        self._pool.require(DECODE, exchange.mode)  # or P would work in vain; the choice itself comes later
         (prefill,) = self._route(exchange, PREFILL, (PREFILL,))
         leg = Leg(exchange, prefill, names.SPAN_LEG_PREFILL, self._upstream)
         answered = params.read_answer(await self._prefill(exchange, leg), prefill.settings)
@@ -80,11 +83,39 @@ class Proxy:
         decoding = asyncio.create_task(self._decode(second, decode_body(exchange.body, transfer)))
         try:
             opened = await _first_failure_or_decode(prefilling, decoding)
-        except BaseException:
-            await _cancel(prefilling, decoding)
+        except BaseException as error:
+            await _cancel(decoding)
+            if isinstance(error, asyncio.CancelledError | DeadlineError):
+                self._let_finish(exchange, first, prefilling)
+            else:
+                await _cancel(prefilling)  # an engine has answered, or is gone: D holds no blocks for this request
             raise
         opened.prefill = prefilling
         return opened
+
+    def _let_finish(self, exchange: Exchange, leg: Leg, prefilling: asyncio.Task[bytes]) -> None:
+        """Lets P's leg of a push that was given up run to its end, apart from the exchange, for ``deadline_s``.
+
+        D may have registered blocks by now. It frees them only when P's WRITE into them has ended, aborted or not: a
+        P that is stopped before it finishes would leave them taken for good, and D's engine spinning.
+        """
+        if prefilling.done():
+            prefilling.exception()  # seen: the leg has told it to its span
+            return
+        exchange.legs.remove(leg)
+
+        async def finish() -> None:
+            await asyncio.wait({prefilling}, timeout=self._settle_s)
+            await _cancel(prefilling)
+            leg.close(CANCELLED)
+
+        task = asyncio.create_task(finish())
+        self._settling.add(task)
+        task.add_done_callback(self._settling.discard)
+
+    async def stop(self) -> None:
+        """Cancels what still runs apart from its exchange."""
+        await _cancel(*self._settling)
 
     async def _prefill(self, exchange: Exchange, leg: Leg, early_decode: Leg | None = None) -> bytes:
         """Returns the body of P's answer. In push, notes whether D would be chosen again now."""
