@@ -17,6 +17,8 @@ COMMANDS = {
     "report": ("stack.analysis.report_command", "compare push and pull, stage by stage"),
     "trace": ("stack.analysis.trace_command", "show one request's path"),
     "view": ("stack.view.command", "show requests, waterfalls and the comparison in the browser"),
+    "probe": ("stack.probe.command", "measure READ and WRITE between two processes or hosts, and the transport"),
+    "ab": ("stack.experiment.ab_command", "compare two modes in interleaved blocks, with intervals and a verdict"),
     "bench": ("stack.bench", "measure what telemetry, router, store and analysis cost on this machine"),
 }
 EXIT_USAGE = 2

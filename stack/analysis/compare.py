@@ -106,7 +106,7 @@ def believed(samples: int, percentile: int) -> bool:
     return samples * (100 - percentile) >= SAMPLES_BEYOND * 100
 
 
-def percentile(ordered: Sequence[int], percent: float) -> float:
+def percentile(ordered: Sequence[float], percent: float) -> float:
     """Returns a percentile of an ascending, non-empty sequence (type 7)."""
     rank = (len(ordered) - 1) * percent / 100
     below = int(rank)

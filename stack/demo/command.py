@@ -12,7 +12,6 @@ from connector import names
 from stack.analysis import otlp_json, report_command
 from stack.analysis.source import SourceError
 from stack.demo.client import Answer, RequestError, stream_completion
-from stack.demo.collect import collect_traces
 from stack.demo.evidence import Sent
 from stack.demo.prompts import Prompt, demo_prompts, interleaved
 from stack.demo.result import DemoResult, evidence_lines, make_result, write_result
@@ -28,6 +27,7 @@ from stack.engines.up import (
     settings_from,
     usage_problem,
 )
+from stack.experiment.collect import collect_traces
 
 DEFAULT_REQUESTS = 12  # a mode
 PLAIN_RUNS = 2

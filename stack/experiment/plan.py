@@ -29,12 +29,20 @@ class PlanError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One offered load. ``input_tokens`` is ``None`` when prompts come from a file; ``requests`` are a block's."""
+    """One offered load. ``input_tokens`` is ``None`` when prompts come from a file; ``requests`` are a block's.
+
+    What is due in a block's first ``lead_in_s`` seconds finds idle engines, and counts for nothing.
+    """
 
     rate: float
     input_tokens: int | None
     output_tokens: int
     requests: int
+    lead_in_s: float = 0.0
+
+    def __str__(self) -> str:
+        given = "prompts of the file" if self.input_tokens is None else f"{self.input_tokens} tokens in"
+        return f"{self.rate:g} req/s, {given}, {self.output_tokens} out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,7 @@ def make_plan(preset: Preset, changes: Changes = Changes()) -> Plan:
             raise PlanError("--input-tokens and --prompts exclude each other: a file's prompts have their own lengths")
         lengths = (None,)
     cells = tuple(
-        Cell(rate, length, chosen.output_tokens, changes.requests or _requests(chosen, rate))
+        Cell(rate, length, chosen.output_tokens, *_length(chosen, rate, changes.requests))
         for length, rate in product(lengths, chosen.rates)
     )
     _check(chosen, cells)
@@ -131,8 +139,11 @@ def make_plan(preset: Preset, changes: Changes = Changes()) -> Plan:
     return Plan(preset.name, chosen.modes, cells, tuple(blocks), chosen.blocks, seed, changes.prompts)
 
 
-def _requests(preset: Preset, rate: float) -> int:
-    return max(preset.requests, round(preset.block_s * rate))
+def _length(preset: Preset, rate: float, requests: int | None) -> tuple[int, float]:
+    """Returns a block's requests and its lead-in; a number that was asked for is short or long on purpose."""
+    if requests is not None:
+        return requests, 0.0
+    return max(preset.requests, round(preset.block_s * rate)), preset.lead_in_s
 
 
 def _check(preset: Preset, cells: Sequence[Cell]) -> None:

@@ -42,8 +42,11 @@ class Preset:
     requests: int
     blocks: int
     block_s: float = 0.0
+    lead_in_s: float = 0.0  # at the start of a block; not counted
     warm_up: int = 1  # requests of each arm before the blocks of a combination; they are not counted
     modes: tuple[str, str] = (names.MODE_PUSH, names.MODE_PULL)
+    block_size: int = 16  # tokens of a KV block, for the link probe
+    kv_dtype: str | None = None  # of the KV cache, if it is not the model's own; for the link probe
     published: tuple[Published, ...] = ()
 
 
@@ -56,6 +59,8 @@ DEMO = Preset(
     output_tokens=12,
     requests=2,
     blocks=8,
+    block_size=32,
+    kv_dtype="float32",
 )
 
 SEED = Preset(
@@ -66,7 +71,8 @@ SEED = Preset(
     input_tokens=(1024, 4096, 8192, 16384),
     output_tokens=128,
     requests=16,
-    block_s=20.0,
+    block_s=30.0,
+    lead_in_s=5.0,
     blocks=6,
     warm_up=4,
     published=(

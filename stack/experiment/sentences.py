@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from stack.analysis.terminal import milliseconds
 from stack.experiment.link import Link
+from stack.experiment.split import Part, Price, Split
 from stack.experiment.statistics import CONFIDENCE, MIN_PAIRS, Compared
-from stack.experiment.verdict import Part, Price, Split
 
 _WHAT = {
     "coordination": "coordination between router, P and D",

@@ -1,4 +1,4 @@
-"""One row a request of what its trace says: the stages of its TTFT, the transfer, and what P and D held for it. Pure."""
+"""One row a request of what its trace says: the stages of its TTFT, the transfer, what P and D held. Pure."""
 
 from __future__ import annotations
 

@@ -1,0 +1,161 @@
+"""compare two modes in interleaved blocks on the same engines, with intervals, and say what the difference means"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from connector import names
+from stack.analysis.source import DEFAULT_URL
+from stack.analysis.terminal import terminal_of
+from stack.experiment.plan import Changes, Plan, PlanError, make_plan
+from stack.experiment.plan_text import plan_text
+from stack.experiment.presets import DEMO, PRESETS
+from stack.experiment.prompts import Line, PromptsError, read_prompts
+from stack.experiment.run_folder import PLAN, FolderError, RunFolder
+from stack.experiment.target import TargetError
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+DEFAULT_ROUTER = "http://127.0.0.1:8000"
+NO_TRACES = "none"
+T = TypeVar("T")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of ``kvpath ab``; what is not given is the preset's."""
+    parser.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} ({DEMO.name})")
+    parser.add_argument("--router", default=DEFAULT_ROUTER, metavar="URL", help=f"({DEFAULT_ROUTER})")
+    parser.add_argument(
+        "--traces", default=None, metavar="URL", help=f"trace store ({DEFAULT_URL}), or {NO_TRACES!r}: no stages then"
+    )
+    plan = parser.add_argument_group("the plan (instead of the preset's figures)")
+    plan.add_argument("--modes", type=_modes, metavar="A,B", help="both arms; push,push compares a mode with itself")
+    plan.add_argument("--rates", type=_list_of(float, "numbers"), metavar="R,..", help="requests/s")
+    plan.add_argument("--input-tokens", type=_list_of(int, "whole numbers"), metavar="N,..", help="prompt lengths")
+    plan.add_argument("--output-tokens", type=int, metavar="N", help="tokens generated a request")
+    plan.add_argument("--requests", type=int, metavar="N", help="requests a block")
+    plan.add_argument("--blocks", type=int, metavar="N", help="blocks of each arm; an interval needs 6")
+    plan.add_argument("--prompts", type=Path, metavar="FILE", help='JSONL of {"prompt": "..", "output_tokens": N}')
+    plan.add_argument("--seed", type=int, metavar="N", help="of prompts and arrivals (1)")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and the published values, send nothing")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (out/ab/PRESET)")
+    parser.add_argument("--resume", action="store_true", help="go on with the folder's experiment")
+    parser.add_argument("--no-probe", action="store_true", help="leave the link probe out")
+    parser.add_argument("--json", action="store_true", help="print the plan or the result as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Runs the experiment; returns 0, 1 when it could not be finished, 2 for what cannot be run at all."""
+    try:
+        return _run(args)
+    except (PlanError, PromptsError, FolderError, TargetError) as error:
+        return _complain(str(error), EXIT_USAGE)
+    except ModuleNotFoundError as error:
+        if error.name not in ("numpy", "scipy"):
+            raise
+        return _complain(f"the statistics need {error.name}: pip install 'kvpath[experiment]'", EXIT_FAILED)
+
+
+def _run(args: argparse.Namespace) -> int:
+    lines: list[Line] = []
+    out = args.out or Path("out/ab", args.preset or DEMO.name)
+    if args.resume:
+        folder: RunFolder | None = RunFolder.open(out)
+        assert folder is not None
+        plan, lines = _resumed(args, folder)
+    else:
+        folder = None
+        plan, lines = _asked(args)
+    if args.dry_run:
+        print(json.dumps(plan.document(), indent=2) if args.json else plan_text(plan, terminal_of(sys.stdout)))
+        return 0
+    return _measure(args, plan, lines, folder, out)
+
+
+def _asked(args: argparse.Namespace) -> tuple[Plan, list[Line]]:
+    name = args.preset or DEMO.name
+    if name not in PRESETS:
+        raise PlanError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
+    prompts, lines = read_prompts(args.prompts) if args.prompts is not None else (None, [])
+    changes = Changes(
+        args.modes, args.rates, args.input_tokens, args.output_tokens, args.requests, args.blocks, args.seed, prompts
+    )
+    return make_plan(PRESETS[name], changes), lines
+
+
+def _resumed(args: argparse.Namespace, folder: RunFolder) -> tuple[Plan, list[Line]]:
+    """The folder's plan; options that were given again must not ask for another one."""
+    given = ("preset", "modes", "rates", "input_tokens", "output_tokens", "requests", "blocks", "seed")
+    if any(getattr(args, name) is not None for name in given):
+        plan, lines = _asked(args)
+        if plan != folder.plan:
+            raise FolderError(f"{folder.path / PLAN} is another plan than the one asked for; choose another --out")
+        return plan, lines
+    wanted = folder.plan.prompts
+    if wanted is None:
+        return folder.plan, []
+    if args.prompts is None:
+        raise PlanError(f"this experiment's prompts come from a file: give it again with --prompts {wanted.name}")
+    prompts, lines = read_prompts(args.prompts)
+    if prompts.sha256 != wanted.sha256:
+        raise FolderError(f"{args.prompts} is not the file that {folder.path} was begun with; choose another --out")
+    return folder.plan, lines
+
+
+def _measure(args: argparse.Namespace, plan: Plan, lines: list[Line], folder: RunFolder | None, out: Path) -> int:
+    # These need numpy and scipy.
+    from stack.experiment.local_probe import local_probe
+    from stack.experiment.result_text import result_text
+    from stack.experiment.run import ExperimentError, Setup, run_experiment
+    from stack.experiment.target import Asker
+
+    with Asker(args.router) as asker:
+        asker.target()  # before a folder is made
+    folder = folder or RunFolder.create(out, plan)
+    say = _progress(sys.stderr if args.json else sys.stdout)
+    say(plan_text(plan, terminal_of(sys.stdout)) + "\n")
+    traces = None if args.traces == NO_TRACES else args.traces or DEFAULT_URL
+    probe = None if args.no_probe or len(set(plan.modes)) == 1 else local_probe
+    try:
+        result = run_experiment(folder, Setup(args.router, traces, lines, probe), say)
+    except ExperimentError as error:
+        return _complain(str(error), error.exit_code)
+    except KeyboardInterrupt:
+        return _complain(f"interrupted; finished blocks are kept: --resume --out {folder.path}", EXIT_FAILED)
+    if args.json:
+        print(json.dumps(result.document(), indent=2))
+    else:
+        print("\n" + result_text(result, terminal_of(sys.stdout)))
+        print(f"\n{folder.path}: plan, environment, every request, result.json")
+    return 0
+
+
+def _progress(stream: object) -> Callable[[str], None]:
+    return lambda line: print(line, file=stream, flush=True)  # type: ignore[call-overload]
+
+
+def _complain(problem: str, status: int) -> int:
+    print(f"kvpath ab: {problem}", file=sys.stderr)
+    return status
+
+
+def _modes(text: str) -> tuple[str, str]:
+    modes = tuple(part.strip() for part in text.split(","))
+    known = (names.MODE_PUSH, names.MODE_PULL)
+    if len(modes) != 2 or not set(modes) <= set(known):
+        raise argparse.ArgumentTypeError(f"{text!r} is not two of {', '.join(known)}, such as push,pull")
+    return modes[0], modes[1]
+
+
+def _list_of(kind: Callable[[str], T], what: str) -> Callable[[str], tuple[T, ...]]:
+    def parse(text: str) -> tuple[T, ...]:
+        try:
+            return tuple(kind(part) for part in text.split(","))
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a list of {what} such as 1,2,4") from None
+
+    return parse

@@ -1,0 +1,75 @@
+"""The plan on a terminal of 80 columns: what will be sent, block by block, and what others published for it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from stack.analysis.terminal import Terminal
+from stack.experiment.plan import Block, Cell, Plan
+from stack.experiment.presets import PRESETS, Published
+
+FIGURE_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "total": "total", "tokens_per_s": "tokens/s"}
+
+
+def plan_text(plan: Plan, terminal: Terminal) -> str:
+    """Returns what will be sent, block by block, and what others published for it."""
+    preset = PRESETS.get(plan.preset)
+    first, second = plan.arms
+    lines = [f"preset {plan.preset}: {preset.summary}" if preset else f"preset {plan.preset}"]
+    if preset:
+        lines.append(f"needs {preset.needs}")
+    lines.append(f"arms {first} and {second}, {plan.blocks_an_arm} blocks each for every load, seed {plan.seed}")
+    if plan.prompts is not None:
+        lines.append(f"prompts: {plan.prompts.count} of {plan.prompts.name} (sha256 {plan.prompts.sha256[:12]})")
+    requests = sum(block.requests for block in plan.blocks)
+    warm_up = sum(block.requests for block in plan.blocks if block.warm_up)
+    lines.append(f"{len(plan.blocks)} blocks, {requests} requests ({warm_up} of them warm-up, not counted)")
+    lines.append(f"arrivals take {duration_text(plan.seconds)}; the last answers of each block come on top")
+    lines.append("")
+    for number, cell in enumerate(plan.cells):
+        lines += _cell_plan(plan, number, cell)
+    if preset and preset.published:
+        lines += ["", "published:", *(f"  {published_text(p)}" for p in preset.published)]
+    return "\n".join(wrapped(lines, terminal))
+
+
+def _cell_plan(plan: Plan, number: int, cell: Cell) -> Iterator[str]:
+    blocks = [block for block in plan.blocks if block.cell == number]
+    warm_up = [block for block in blocks if block.warm_up]
+    counted = [block for block in blocks if not block.warm_up]
+    yield f"{cell}: {cell.requests} requests a block"
+    if warm_up:
+        yield f"  warm-up {_order(plan, warm_up)} ({warm_up[0].requests} requests each)"
+    yield f"  blocks {counted[0].index} to {counted[-1].index}: {_order(plan, counted)}"
+    seeds = [str(block.seed) for block in counted if block.arm == 0]
+    yield "  seeds of the pairs " + ", ".join(seeds)
+
+
+def _order(plan: Plan, blocks: Sequence[Block]) -> str:
+    """Returns ``AB BA AB``, with what A and B are said by the arms' line above."""
+    pairs = groupby(blocks, key=lambda block: block.pair)
+    order = " ".join("".join("AB"[block.arm] for block in members) for _, members in pairs)
+    return f"{order} (A {plan.arms[0]}, B {plan.arms[1]})"
+
+
+def published_text(published: Published) -> str:
+    name = FIGURE_NAMES[published.metric]
+    where = f"{published.rate:g} req/s, {published.input_tokens} tokens in"
+    return f"{where}: {name} {published.milliseconds:g} ms {published.mode}"
+
+
+def duration_text(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{minutes} min" if minutes < 120 else f"{seconds / 3600:.1f} h"
+
+
+def wrapped(lines: Sequence[str], terminal: Terminal) -> Iterator[str]:
+    """Yields the lines, each that is too wide for the terminal as several."""
+    for line in lines:
+        if len(line) <= terminal.width or "\x1b" in line:
+            yield line
+            continue
+        indent = line[: len(line) - len(line.lstrip())]
+        yield from textwrap.wrap(line, terminal.width, subsequent_indent=indent + "  ")
