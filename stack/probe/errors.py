@@ -1,0 +1,16 @@
+"""What can go wrong in a probe, for the user.
+
+Exception
+└── ProbeError            one line: what failed, where, what to try
+    └── PeerError         the other side failed, and said why
+"""
+
+from __future__ import annotations
+
+
+class ProbeError(Exception):
+    """The probe cannot go on. The message is one line for the user."""
+
+
+class PeerError(ProbeError):
+    """The other side of the probe gave up; the message is its own."""

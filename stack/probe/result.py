@@ -1,0 +1,145 @@
+"""The probe's document, ``kvpath.probe/1``, made from what the sides measured. Pure.
+
+``results`` has a row for each operation, layout and concurrency. Times are integer nanoseconds: the median of the
+repetitions, with minimum and maximum under ``spread``. The first repetition, which pays for the connection and for
+first touches, is apart under ``first``. ``total_ns`` goes from the first posting call until all transfers were seen to
+have ended; rates are bytes over ``total_ns``, in 10^9 bytes a second.
+"""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import asdict
+from datetime import UTC, datetime
+from statistics import median
+from typing import Any
+
+from stack.probe.plan import DECODE, OPERATIONS, PREFILL, READ, WRITE, Plan
+from stack.probe.protocol_table import ProtocolRow
+
+SCHEMA = "kvpath.probe/1"
+DIFFERENT = 2.0  # directions whose rates differ by more make a comparison one of the transport
+UNSTEADY = 2.0  # slowest repetition over fastest
+_TIMES = ("prepare_ns", "submit_ns", "total_ns")
+
+
+def document(plan: Plan, measured: dict[str, Any]) -> dict[str, Any]:
+    """Returns the document; ``measured`` is what :func:`stack.probe.side.lead` returned."""
+    rows = {operation: [ProtocolRow(**row) for row in measured["rows"][operation]] for operation in OPERATIONS}
+    transport = {operation: _transport(plan, rows[operation]) for operation in OPERATIONS}
+    results = [_result(plan, case, rows[case["operation"]]) for case in measured["cases"]]
+    prefill, decode = measured[PREFILL], measured[DECODE]
+    return {
+        "schema": SCHEMA,
+        "transport": transport,
+        "results": results,
+        "notes": notes(plan, transport, results, prefill, decode),
+        "environment": {
+            "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "plan": plan.to_json() | {"shape": asdict(plan.shape) | {"block_bytes": plan.shape.block_bytes}},
+            "blocks": plan.blocks,
+            "machine": platform.machine(),
+            "same_host": _same_host(prefill, decode),
+            PREFILL: prefill,
+            DECODE: decode,
+            "setup": measured["setup"],
+        },
+    }
+
+
+def _transport(plan: Plan, rows: list[ProtocolRow]) -> dict[str, Any]:
+    """What carries one block, which is what a fragmented transfer sends."""
+    row = _row(rows, plan.shape.block_bytes)
+    name = row.name if row else "unknown" if plan.backend == "UCX" else plan.backend
+    return {"name": name, "emulated": row.emulated if row else None, "protocols": [row.to_json() for row in rows]}
+
+
+def _row(rows: list[ProtocolRow], length: int) -> ProtocolRow | None:
+    return next((row for row in rows if row.covers(length)), None)
+
+
+def _result(plan: Plan, case: dict[str, Any], rows: list[ProtocolRow]) -> dict[str, Any]:
+    first, *others = case["timings"]
+    size = plan.shape.transfer_bytes(plan.tokens) * case["transfers"]
+    submitted = first["submitted"]
+    row = _row(rows, size // submitted)
+    middle = {name: round(median(timing[name] for timing in others)) for name in _TIMES}
+    return {
+        "operation": case["operation"],
+        "layout": case["layout"],
+        "concurrency": case["transfers"],
+        "bytes": size,
+        "descriptors": case["descriptors"],
+        "contiguous_runs": case["contiguous_runs"],
+        "submitted_descriptors": submitted,
+        **middle,
+        "gigabytes_per_second": size / middle["total_ns"],
+        "repetitions": len(others),
+        "spread": {name: [pick(timing[name] for timing in others) for pick in (min, max)] for name in _TIMES},
+        "first": {name: first[name] for name in _TIMES},
+        "transport": row.name if row else None,
+        "emulated": row.emulated if row else None,
+    }
+
+
+def notes(
+    plan: Plan,
+    transport: dict[str, Any],
+    results: list[dict[str, Any]],
+    prefill: dict[str, Any],
+    decode: dict[str, Any],
+) -> list[str]:
+    """Returns what a reader of the figures must know, the most important first."""
+    found = [
+        f"{operation} is emulated in software ({transport[operation]['name']}): its figures are the emulation's, "
+        "not the link's."
+        for operation in OPERATIONS
+        if transport[operation]["emulated"]
+    ]
+    found += _differences(results)
+    unknown = [operation for operation in OPERATIONS if transport[operation]["name"] == "unknown"]
+    if unknown:
+        found.append(f"UCX did not tell which transport it chose for {' and '.join(unknown)}.")
+    shaky = [r for r in results if r["spread"]["total_ns"][1] > UNSTEADY * r["spread"]["total_ns"][0]]
+    if shaky:
+        worst = max(shaky, key=lambda r: r["spread"]["total_ns"][1] / r["spread"]["total_ns"][0])
+        low, high = worst["spread"]["total_ns"]
+        found.append(
+            f"Repetitions vary by up to {high / low:.1f}x ({_name(worst)}) in {len(shaky)} of {len(results)} rows: "
+            "the machine or the link was busy."
+        )
+    if prefill["nixl"] != decode["nixl"]:
+        found.append(f"The sides have different NIXL versions: {prefill['nixl']} and {decode['nixl']}.")
+    if plan.backend == "UCX" and prefill["ucx"] != decode["ucx"]:
+        found.append("The sides have different UCX_* settings; see the environment.")
+    return found
+
+
+def _differences(results: list[dict[str, Any]]) -> list[str]:
+    """A difference counts when the medians and the best repetitions, the least disturbed ones, agree on it."""
+    by_case = {(r["operation"], r["layout"], r["concurrency"]): r for r in results}
+    found = []
+    for (operation, layout, count), write in by_case.items():
+        read = by_case.get((READ, layout, count))
+        if operation != WRITE or read is None:
+            continue
+        fast, slow = sorted((write, read), key=lambda r: r["total_ns"])
+        ratio = slow["total_ns"] / fast["total_ns"]
+        if ratio <= DIFFERENT:
+            continue
+        text = f"{fast['operation']} is {ratio:.1f}x as fast as {slow['operation']} ({layout}, {count} at once)"
+        if slow["spread"]["total_ns"][0] > DIFFERENT * fast["spread"]["total_ns"][0]:
+            found.append(
+                f"{text}: a comparison of push and pull over this link is about the transport, not the protocol."
+            )
+        else:
+            found.append(f"{text} by the medians, but not by the best repetitions: probe again with more of them.")
+    return found
+
+
+def _name(result: dict[str, Any]) -> str:
+    return f"{result['operation']} {result['layout']}, {result['concurrency']} at once"
+
+
+def _same_host(prefill: dict[str, Any], decode: dict[str, Any]) -> bool:
+    return prefill["boot_id"] is not None and prefill["boot_id"] == decode["boot_id"]
