@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from connector.worker_story import agent_name
+
 
 class FabricError(RuntimeError):
     """What a failing call of the agent raises."""
@@ -73,13 +75,13 @@ class FakeAgent:
     def get_agent_metadata(self) -> bytes:
         return self.name.encode()
 
-    def add_remote_agent(self, metadata: bytes) -> str:
+    def add_remote_agent(self, metadata: bytes) -> bytes:
         self._called("add_remote_agent")
-        return metadata.decode()
+        return metadata  # NIXL 1.5 returns bytes here, and takes either everywhere
 
-    def prep_xfer_dlist(self, agent: str, blocks: Any, mem_type: str | None = None) -> PreparedList:
+    def prep_xfer_dlist(self, agent: str | bytes, blocks: Any, mem_type: str | None = None) -> PreparedList:
         self._called("prep_xfer_dlist")
-        return PreparedList(agent, blocks)
+        return PreparedList(agent_name(agent), blocks)
 
     def make_prepped_xfer(
         self, operation: str, local: Any, local_ids: Any, remote: Any, remote_ids: Any, notif_msg: bytes = b""
@@ -107,9 +109,9 @@ class FakeAgent:
         self._called("release_xfer_handle")
         handle.released = True
 
-    def send_notif(self, agent: str, notif_msg: bytes, backend: str | None = None) -> None:
+    def send_notif(self, agent: str | bytes, notif_msg: bytes, backend: str | None = None) -> None:
         self._called("send_notif")
-        self.deliver(agent, notif_msg)
+        self.deliver(agent_name(agent), notif_msg)
 
     def get_new_notifs(self) -> dict[str, list[bytes]]:
         self._called("get_new_notifs")

@@ -48,10 +48,11 @@ class WorkerStory:
         self._transfers = TransferBook(context)
 
     # --- facts of the tap -------------------------------------------------------------------------------------
-    def agent_added(self, at_ns: int, end_ns: int, agent: str) -> None:
-        self._connected[agent] = end_ns
+    def agent_added(self, at_ns: int, end_ns: int, agent: str | bytes) -> None:
+        self._connected[agent_name(agent)] = end_ns
 
-    def list_prepared(self, at_ns: int, end_ns: int, agent: str, remote_list: int) -> None:
+    def list_prepared(self, at_ns: int, end_ns: int, agent: str | bytes, remote_list: int) -> None:
+        agent = agent_name(agent)
         self._lists[remote_list] = agent
         if agent in self._connected:
             self._connected[agent] = end_ns
@@ -95,16 +96,16 @@ class WorkerStory:
         elif message is not None and message.startswith(REGISTRATION_PREFIX):
             self.receipts.send_failed(at_ns, _registration(message)["request_id"], error)
 
-    def sent(self, at_ns: int, end_ns: int, agent: str, message: bytes) -> None:
+    def sent(self, at_ns: int, end_ns: int, agent: str | bytes, message: bytes) -> None:
         if message.startswith(REGISTRATION_PREFIX):
             request = _registration(message)["request_id"]
-            self.receipts.sent(end_ns, request, self._connected.get(agent, 0))
+            self.receipts.sent(end_ns, request, self._connected.get(agent_name(agent), 0))
 
-    def received(self, at_ns: int, notifs: dict[str, list[bytes]]) -> None:
+    def received(self, at_ns: int, notifs: dict[str | bytes, list[bytes]]) -> None:
         for agent, messages in notifs.items():
             for message in messages:
                 try:
-                    self._notified(at_ns, agent, message)
+                    self._notified(at_ns, agent_name(agent), message)
                 except Exception:  # one message that is not understood must not hide the others
                     self._context.losses.errors += 1
 
@@ -204,6 +205,11 @@ class WorkerStory:
                 error=error,
             )
             self._context.samples.add(metrics.TRANSFERS, 1, subject.carrier.mode, operation, error)
+
+
+def agent_name(agent: str | bytes) -> str:
+    """One spelling of a NIXL agent: ``add_remote_agent`` returns bytes, notifications come under text."""
+    return agent.decode() if isinstance(agent, bytes) else agent
 
 
 def _request_of(message: bytes) -> str:

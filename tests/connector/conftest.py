@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import importlib
+import json
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,11 +21,12 @@ from connector.bootstrap import Telemetry, start_telemetry
 from connector.carrier import Carrier
 from connector.engine_context import EngineContext
 from connector.fake_agent import FakeAgent, Network
-from connector.ledger import Ledger
+from connector.ledger import Ledger, Losses
 from connector.metrics import Metric, Samples
+from connector.runtime import Runtime
 from connector.spans import PresetIds, SpanWriter
 from connector.tap import NixlTap
-from connector.worker_story import WorkerStory
+from connector.worker_story import WorkerStory, agent_name
 
 TRACE_ID = 0x0AF7651916CD43DD8448EB211C80319C
 PREFILL_LEG = 0xB7AD6B7169203331
@@ -92,7 +97,7 @@ class Worker:
     def connect(self, other: Worker, rank: int = 0) -> Any:
         """What upstream does in a handshake; returns the prepared list of the other side's blocks."""
         name = self.tap.add_remote_agent(other.agent.get_agent_metadata())
-        self.ranks[name] = rank
+        self.ranks[agent_name(name)] = rank
         return self.tap.prep_xfer_dlist(name, "blocks")
 
 
@@ -125,3 +130,85 @@ def vllm() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vLLM's own dependencies, at import
         return importlib.import_module("connector.nixl")
+
+
+@dataclass
+class EngineTelemetry:
+    """The telemetry of the in-process engines of :mod:`tests.connector.upstream`, by engine id."""
+
+    runtimes: dict[str, Runtime] = field(default_factory=dict)
+    exporters: dict[str, InMemorySpanExporter] = field(default_factory=dict)
+
+    def runtime_of(self, vllm_config: Any) -> Any:
+        transfer = vllm_config.kv_transfer_config
+        engine_id = transfer.engine_id
+        if engine_id not in self.runtimes:
+            self.exporters[engine_id] = InMemorySpanExporter()
+            with pytest.MonkeyPatch.context() as patch:
+                start = functools.partial(start_telemetry, exporter=self.exporters[engine_id])
+                patch.setattr("connector.runtime.start_telemetry", start)
+                service = names.SERVICE_DECODE if transfer.kv_role == "kv_consumer" else names.SERVICE_PREFILL
+                self.runtimes[engine_id] = Runtime(service, engine_id, {})
+        return Use(self.runtimes[engine_id])
+
+    def spans(self, rid: str) -> list[ReadableSpan]:
+        """All spans of one request, of all engines."""
+        found: list[ReadableSpan] = []
+        for engine_id, runtime in self.runtimes.items():
+            runtime.ledger.drain()
+            runtime.telemetry.flush()
+            found += self.exporters[engine_id].get_finished_spans()
+        return [span for span in found if (span.attributes or {}).get(names.ATTR_REQUEST_ID) == rid]
+
+    @property
+    def errors(self) -> int:
+        for runtime in self.runtimes.values():
+            runtime.ledger.drain()
+        return sum(runtime.ledger.losses.errors for runtime in self.runtimes.values())
+
+    def losses(self) -> list[Losses]:
+        for runtime in self.runtimes.values():
+            runtime.ledger.drain()
+        return [dataclasses.replace(runtime.ledger.losses) for runtime in self.runtimes.values()]
+
+
+class Use:
+    """A use of a runtime that outlives its users, so that spans can be looked at afterwards."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def release(self) -> None:
+        pass
+
+
+@contextmanager
+def separate_engines() -> Iterator[EngineTelemetry]:
+    """Gives every engine id of this one process a runtime of its own, as if it were a process."""
+    telemetry = EngineTelemetry()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("connector.nixl.runtime_of", telemetry.runtime_of)
+        patch.setattr("connector.switch.runtime_of", telemetry.runtime_of)
+        yield telemetry
+    for runtime in telemetry.runtimes.values():
+        runtime.close()
+
+
+@pytest.fixture(scope="session")
+def small_model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A directory with the configuration of a two-layer model; it has neither weights nor a tokenizer."""
+    directory = tmp_path_factory.mktemp("model")
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": 192,
+        "intermediate_size": 256,
+        "num_attention_heads": 3,
+        "num_key_value_heads": 3,
+        "num_hidden_layers": 2,
+        "max_position_embeddings": 512,
+        "vocab_size": 1024,
+        "torch_dtype": "float32",
+    }
+    (directory / "config.json").write_text(json.dumps(config))
+    return str(directory)

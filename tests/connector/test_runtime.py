@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -78,3 +79,26 @@ def test_closing_says_what_was_lost(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, logger="connector.runtime"):
         use.release()
     assert "lost 1 of 1 spans" in caplog.text
+
+
+def connector(model: str, name: str, **options: Any) -> Any:
+    from tests.connector.upstream import KVConnectorRole, make_connector, vllm_config
+
+    config = vllm_config(model, name, "connector.nixl", "kv_producer", "prefill-0", **options)
+    return make_connector(config, KVConnectorRole.SCHEDULER)
+
+
+@pytest.mark.usefixtures("vllm")
+def test_the_last_connector_of_a_process_closes_its_telemetry(small_model: str) -> None:
+    first, second = connector(small_model, "TracedPushConnector"), connector(small_model, "TracedPullConnector")
+    assert runtime._users == 2
+    first.shutdown()
+    first.shutdown()
+    assert runtime._users == 1
+    second.shutdown()
+
+
+@pytest.mark.usefixtures("vllm")
+def test_a_bad_endpoint_is_one_clear_error(small_model: str) -> None:
+    with pytest.raises(ValueError, match="not an HTTP URL"):
+        connector(small_model, "TracedPushConnector", **{runtime.OPTION_ENDPOINT: "localhost:4317"})

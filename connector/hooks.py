@@ -1,0 +1,208 @@
+"""What the connectors' hooks record: facts about requests, made from the objects that vLLM hands to its connectors.
+
+Nothing here imports vLLM. Every public method is guarded: called on an engine thread, it counts its own exceptions and
+never raises. Requests, metadata and results are upstream's objects; the names used of them are in
+:mod:`connector.contract`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from connector import names
+from connector.carrier import Carrier, from_params
+from connector.clock import PROCESS_CLOCK, now
+from connector.ledger import Ledger
+from connector.requests import RequestStory
+from connector.worker_story import WorkerStory
+
+METADATA_ATTRIBUTE = "kvpath_carriers"  # on upstream's connector metadata: {request id: Carrier}
+_FAILURES = ("FINISHED_ABORTED", "FINISHED_IGNORED", "FINISHED_ERROR")
+F = TypeVar("F", bound=Callable[..., None])
+
+
+def guarded_while(state: str) -> Callable[[F], F]:
+    """As :func:`guarded`, for hooks that every step calls: nothing is called while the attribute ``state`` is empty."""
+
+    def guard(hook: F) -> F:
+        @functools.wraps(hook)
+        def safe(self: Any, argument: Any = None) -> None:
+            if getattr(self, state):
+                called(self, argument)
+
+        called = guarded(hook)
+        return safe  # type: ignore[return-value]
+
+    return guard
+
+
+def guarded(hook: F) -> F:
+    """Makes a telemetry method safe to call from an engine thread: its exceptions are counted, never raised."""
+
+    @functools.wraps(hook)
+    def safe(self: Any, *args: Any) -> None:
+        try:
+            hook(self, *args)
+        except Exception:
+            self.ledger.error()
+
+    return safe  # type: ignore[return-value]
+
+
+class SchedulerHooks:
+    """What the scheduler's hooks record. Called on the engine core thread only; every method is guarded."""
+
+    def __init__(self, ledger: Ledger, story: RequestStory, mode: str) -> None:
+        self.ledger = ledger
+        self._story = story
+        self._mode = mode
+        self._carriers: dict[str, Carrier] = {}
+        self._before_first_token: dict[str, Any] = {}
+        self._unscheduled: set[str] = set()
+
+    @guarded
+    def new_request(self, request: Any) -> None:
+        at_ns = now()
+        params = request.kv_transfer_params
+        if not params:
+            return
+        carrier = from_params(params, request.request_id, self._mode, request.trace_headers)
+        if params.get("do_remote_decode"):
+            self._carriers[request.request_id] = carrier
+            self._unscheduled.add(request.request_id)
+            self.ledger.record(
+                self._story.prefill_received,
+                at_ns,
+                request.request_id,
+                carrier,
+                request.arrival_time,
+                request.num_prompt_tokens,
+            )
+        elif params.get("do_remote_prefill"):
+            self._carriers[request.request_id] = carrier
+            self._before_first_token[request.request_id] = request
+            self.ledger.record(self._story.decode_received, at_ns, request.request_id, carrier)
+
+    @guarded
+    def allocated(self, request: Any, external_tokens: int) -> None:
+        carrier = self._carriers.get(request.request_id)
+        if carrier is None or carrier.stamp_ns or request.request_id not in self._before_first_token:
+            return
+        at_ns = now()
+        self._carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
+        self.ledger.record(self._story.decode_allocated, at_ns, request.request_id, external_tokens)
+
+    @guarded_while("_unscheduled")
+    def scheduled(self, scheduler_output: Any) -> None:
+        at_ns = now()
+        for new in scheduler_output.scheduled_new_reqs:
+            if new.req_id in self._unscheduled:
+                self._unscheduled.discard(new.req_id)
+                self.ledger.record(self._story.prefill_scheduled, at_ns, new.req_id)
+
+    @guarded_while("_carriers")
+    def attach(self, metadata: Any) -> None:
+        """Puts carriers on the metadata of this step, for the worker, and on registrations, for P's worker."""
+        carried = {}
+        for request, registration in metadata.push_registrations.items():
+            carrier = self._carriers.get(request)
+            if carrier is not None:
+                registration[names.PARAM_TELEMETRY] = {names.PARAM_TRACEPARENT: carrier.traceparent}
+                carried[request] = carrier
+        for request in (*metadata.reqs_to_recv, *metadata.reqs_to_send):
+            carrier = self._carriers.pop(request, None)
+            if carrier is not None:
+                carried[request] = carrier
+        if carried:
+            setattr(metadata, METADATA_ATTRIBUTE, carried)
+
+    @guarded
+    def finished(self, request: Any, result: tuple[bool, Any]) -> None:
+        at_ns, blocks_kept = now(), result[0]
+        error = request.status.name.lower() if request.status.name in _FAILURES else None
+        if self._before_first_token.pop(request.request_id, None) is not None:
+            handler = self._story.decode_first_token if request.num_output_tokens else self._story.decode_finished
+            self.ledger.record(handler, at_ns, request.request_id, *([] if request.num_output_tokens else [error]))
+        carrier = self._carriers.get(request.request_id)
+        if carrier is None:
+            return
+        if (request.kv_transfer_params or {}).get("do_remote_decode"):
+            self._unscheduled.discard(request.request_id)
+            self.ledger.record(self._story.prefill_finished, at_ns, request.request_id, error)
+        if blocks_kept:
+            self._carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
+        else:
+            del self._carriers[request.request_id]
+
+    @guarded_while("_before_first_token")
+    def output(self, connector_output: Any) -> None:
+        received = connector_output.finished_recving
+        if received:
+            self.ledger.record(self._story.decode_known, now(), frozenset(received))
+
+    @guarded_while("_before_first_token")
+    def step_ended(self, _: Any = None) -> None:
+        """Called once a step, after its tokens were appended: looks for requests that got their first."""
+        started = [key for key, request in self._before_first_token.items() if request.num_output_tokens]
+        if not started:
+            return
+        at_ns = now()
+        for request_id in started:
+            del self._before_first_token[request_id]
+            self.ledger.record(self._story.decode_first_token, at_ns, request_id)
+
+
+class WorkerHooks:
+    """What the worker's hooks record. Called on the worker's main thread only; every method is guarded."""
+
+    def __init__(self, ledger: Ledger, story: WorkerStory) -> None:
+        self.ledger = ledger
+        self._story = story
+
+    def start(self, metadata: Any) -> None:
+        carriers = getattr(metadata, METADATA_ATTRIBUTE, None)
+        if carriers:
+            self._start(metadata, carriers)
+
+    @guarded
+    def _start(self, metadata: Any, carriers: dict[str, Carrier]) -> None:
+        at_ns = now()
+        record = self.ledger.record
+        for request, carrier in carriers.items():
+            registration = metadata.push_registrations.get(request)
+            wanted = metadata.reqs_to_recv.get(request)
+            if registration is not None:
+                engine, stages = registration["remote_engine_id"], registration.get("remote_pp_size", 1)
+                record(self._story.receipts.staged, at_ns, request, carrier, engine, stages)
+            elif wanted is not None and any(wanted.local_block_ids):
+                peer = wanted.remote
+                record(self._story.receipts.read_wanted, at_ns, request, carrier, peer.engine_id, peer.request_id)
+            if request in metadata.reqs_to_send:
+                record(self._story.offers.held, at_ns, request, carrier)
+            if request in metadata.push_finished_blocks:
+                record(self._story.offers.finished, at_ns, request, carrier)
+
+    @guarded
+    def transfer_results(self, results: Any) -> None:
+        """``results``: vLLM's ``KVConnectorTransferResults`` (since 0.32)."""
+        if results.finished_sending or results.finished_recving or results.failed_recving:
+            self._finished(results.finished_sending, results.finished_recving, results.failed_recving)
+
+    @guarded
+    def finished(self, results: tuple[Iterable[str] | None, Iterable[str] | None]) -> None:
+        """``results``: sent and received, as vLLM's ``get_finished`` returns them."""
+        self._finished(*results)
+
+    def _finished(
+        self, sent: Iterable[str] | None, received: Iterable[str] | None, failed: Iterable[str] | None = ()
+    ) -> None:
+        at_ns = now()
+        failures = frozenset(failed or ())
+        if failures:
+            self.ledger.record(self._story.receipts.finished, at_ns, failures, "receive_failed")
+        if received:
+            self.ledger.record(self._story.receipts.finished, at_ns, frozenset(received) - failures, None)
+        if sent:
+            self.ledger.record(self._story.offers.released, at_ns, frozenset(sent))
