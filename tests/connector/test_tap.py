@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from connector.clock import now
 from connector.fake_agent import FabricError, FakeAgent, Network
 from connector.ledger import Ledger
 from connector.tap import NixlTap, key_of
@@ -213,3 +214,36 @@ def test_a_positional_notification_is_seen_too() -> None:
     ledger.drain()
     assert story.facts[0][1][-1] == b"x:1"
     assert story.facts[1][1][-1] == b"r:1"
+
+
+@pytest.mark.parametrize(
+    ("method", "fact", "end_at"),
+    [
+        ("make_prepped_xfer", "prepared", 2),
+        ("transfer", "posted", 2),
+        ("send_notif", "sent", 1),
+        ("add_remote_agent", "agent_added", 1),
+        ("prep_xfer_dlist", "list_prepared", 1),
+    ],
+)
+def test_a_fact_holds_the_time_before_and_after_the_call(method: str, fact: str, end_at: int) -> None:
+    agent, _ = pair()
+    inside: list[int] = []
+    real = getattr(agent, method)
+    before, call = CALLS[method]
+    prepared = before(agent)
+
+    def stamped(*args: Any, **kwargs: Any) -> Any:
+        inside.append(now())
+        return real(*args, **kwargs)
+
+    setattr(agent, method, stamped)
+    story, ledger = RecordingStory(), Ledger()
+    start_ns = now()
+    call(NixlTap(agent, ledger, story), prepared)
+    end_ns = now()
+    ledger.drain()
+    ((name, data),) = story.facts
+    assert name == fact
+    assert start_ns <= data[0] <= inside[0] <= data[end_at] <= end_ns
+    assert data[0] < data[end_at]
