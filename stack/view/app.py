@@ -78,10 +78,12 @@ def _add_page(app: FastAPI) -> None:
 
 
 def _add_data(app: FastAPI, traces: AnalysedTraces, result: Path | None) -> None:
+    source = {"source": traces.feed.name}
+
     @app.get(f"{PATH}api/requests")
     def requests() -> Response:
         entries, left = traces.refresh()
-        about = {"source": traces.feed.name, "empty": traces.feed.empty, "left": left, "stage_order": STAGE_ORDER}
+        about = source | {"empty": traces.feed.empty, "left": left, "stage_order": STAGE_ORDER}
         return _answer(about | {"requests": [entry.row for entry in entries]})
 
     @app.get(f"{PATH}api/requests/{{wanted}}")
@@ -91,7 +93,7 @@ def _add_data(app: FastAPI, traces: AnalysedTraces, result: Path | None) -> None
         if trace is None:
             message = f"there is no request {wanted[:80]!r} here: unknown, not yet received, or evicted"
             return _error(404, message, "not_found")
-        return _answer(request_detail(trace, traces.pooled))
+        return _answer(source | request_detail(trace, traces.pooled))
 
     @app.get(f"{PATH}api/comparison")
     def comparison(newest_s: float | None = Query(default=None, gt=0)) -> Response:
@@ -100,8 +102,8 @@ def _add_data(app: FastAPI, traces: AnalysedTraces, result: Path | None) -> None
         if newest_s is not None:
             newest = max((e.row["start_ms"] for e in entries), default=0.0)
             entries = [e for e in entries if e.row["start_ms"] >= newest - newest_s * 1000]
-        return _answer(comparison_document([e.analysed for e in entries]) | {"left": left})
+        return _answer(source | {"left": left} | comparison_document([e.analysed for e in entries]))
 
     @app.get(f"{PATH}api/verdict")
     def verdict() -> Response:
-        return _answer(verdict_document(result))
+        return _answer(source | verdict_document(result))

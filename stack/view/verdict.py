@@ -15,8 +15,8 @@ def result_beside(traces: Path) -> Path:
 
 
 def verdict_document(result: Path | None) -> dict[str, Any]:
-    """Returns ``headline``, ``sentences``, ``source`` and ``problem``; without a verdict the first two are empty."""
-    document: dict[str, Any] = {"headline": "", "sentences": [], "source": "", "problem": ""}
+    """Returns ``headline``, ``sentences``, ``result`` and ``problem``; without a verdict the first two are empty."""
+    document: dict[str, Any] = {"headline": "", "sentences": [], "result": "", "problem": ""}
     if result is None or not result.is_file():
         return document
     try:
@@ -32,5 +32,5 @@ def verdict_document(result: Path | None) -> dict[str, Any]:
     return document | {
         "headline": headline if isinstance(headline, str) else "",
         "sentences": sentences,
-        "source": f"{result.parent.name}/{result.name}",
+        "result": f"{result.parent.name}/{result.name}",
     }

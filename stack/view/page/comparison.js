@@ -51,7 +51,8 @@ function differences(doc, counted) {
   return el("section", {}, el("h2", {}, "Push less pull, in ms"),
     el("fieldset", { class: "choice" }, el("legend", {}, "Of"), doc.measures.map((measure) => el("label", {},
       el("input", { type: "radio", name: "measure", checked: measure === comparing.measure,
-                    onchange: () => { comparing.measure = measure; fill(place, differenceChart(doc, measure)); } }), measure))),
+                    onchange: () => { comparing.measure = measure; fill(place, differenceChart(doc, measure)); } }),
+      counted.some((mode) => doc.differences.of.includes(mode.mode) && mode.believed[measure] === false) ? `${measure} ~` : measure))),
     place);
 }
 

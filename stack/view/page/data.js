@@ -23,6 +23,7 @@ async function get(path) {
     throw new Problem(`${location.origin} did not answer with JSON (status ${response.status}).`);
   }
   if (!response.ok) throw new Problem((body && body.error && body.error.message) || `Status ${response.status}.`);
+  byId("source").textContent = body.source;
   return body;
 }
 

@@ -6,7 +6,7 @@ const byId = (id) => document.getElementById(id);
 function el(tag, attributes, ...children) {
   const node = document.createElement(tag);
   setAttributes(node, attributes || {});
-  for (const child of children.flat()) {
+  for (const child of children.flat(Infinity)) {
     if (child !== null && child !== undefined && child !== false) node.append(child);
   }
   return node;
@@ -31,7 +31,7 @@ function svg(tag, attributes) {
 const told = (text) => el("bdi", {}, String(text));
 
 function fill(node, ...children) {
-  node.replaceChildren(...children.flat().filter((c) => c !== null && c !== undefined && c !== false));
+  node.replaceChildren(...children.flat(Infinity).filter((c) => c !== null && c !== undefined && c !== false));
   return node;
 }
 

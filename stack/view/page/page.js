@@ -11,6 +11,7 @@ async function route() {
   const opened = VIEWS[name] ? name : embedded ? "comparison" : "requests";
   const turn = ++shown;
   keys.view = {};
+  view.redraw = null;
   byId("alert").replaceChildren();
   document.title = `${TITLES[opened]} · kvpath`;
   for (const link of document.querySelectorAll("nav [data-view]")) {
@@ -26,9 +27,7 @@ async function route() {
   } catch (error) {
     if (turn === shown) problem(error, place);
   }
-  if (turn !== shown) return;
-  byId("main").removeAttribute("aria-busy");
-  if (listing.document) byId("source").textContent = listing.document.source;
+  if (turn === shown) byId("main").removeAttribute("aria-busy");
 }
 
 function decoded(text) {
@@ -92,7 +91,7 @@ byId("refresh").addEventListener("click", () => reload());
 byId("refresh").hidden = Boolean(embedded);
 byId("skip").addEventListener("click", (event) => { event.preventDefault(); focusMain(); });
 addEventListener("hashchange", () => { route(); focusMain(); });
-narrow.addEventListener("change", () => route());
+narrow.addEventListener("change", () => view.redraw && view.redraw());
 setTheme(storedTheme());
 if (embedded) {
   listing.document = embedded.requests;

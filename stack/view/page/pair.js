@@ -51,6 +51,7 @@ async function pairView(main, a, b) {
     el("div", { class: "pickers" }, picker("a", rows), picker("b", rows)),
     zoomChoice(details.find((d) => d.path) || details[0], draw), place, pairTable(details), hints());
   draw();
+  view.redraw = draw;
   const move = (by) => () => (drawings.find((d) => d.figure.contains(document.activeElement)) || drawings[0]).move(by);
   keys.view = { j: move(1), k: move(-1), ArrowDown: move(1), ArrowUp: move(-1),
     z: () => { const other = main.querySelector('input[name="zoom"]:not(:checked)'); if (other) other.click(); },

@@ -1,6 +1,6 @@
 // One request: where its time went, span by span.
 
-const view = { whole: false };
+const view = { whole: false, redraw: null }; // redraw: the open waterfall again, when the window became narrow or wide
 
 async function requestView(main, id) {
   fill(main, el("h1", {}, "Request"), el("p", {}, "Loading…"));
@@ -19,6 +19,7 @@ async function requestView(main, id) {
       scrolled("Stages", stageTable(detail.stage_order, path)), besides(detail)) : null,
     hints());
   draw();
+  view.redraw = draw;
   keys.view = {
     j: () => drawing.move(1), k: () => drawing.move(-1), ArrowDown: () => drawing.move(1), ArrowUp: () => drawing.move(-1),
     Home: () => drawing.move(-1e9), End: () => drawing.move(1e9),

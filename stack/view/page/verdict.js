@@ -9,7 +9,7 @@ async function verdictView(main) {
     absent ? howToGetOne() : el("article", { class: "verdict" },
       found.headline ? el("p", { class: "headline" }, told(found.headline)) : null,
       el("ul", {}, found.sentences.map((sentence) => el("li", {}, told(sentence)))),
-      el("p", { class: "muted" }, "From ", told(found.source), ".")));
+      el("p", { class: "muted" }, "From ", told(found.result), ".")));
 }
 
 function howToGetOne() {

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from connector import names
 from stack.analysis.otlp_json import read_file
 from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace
 from stack.analysis.trace import Trace
@@ -130,6 +129,3 @@ def mixed_view(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     )
     with view_of(mixed(), result) as url:
         yield url
-
-
-MODES = (names.MODE_PUSH, names.MODE_PULL)
