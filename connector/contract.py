@@ -63,6 +63,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "MultiConnector.build_prom_metrics",
         "MultiConnector.set_xfer_handshake_metadata_pp_aware",
     ),
+    "vllm.distributed.nixl_utils": ("NixlWrapper",),
     "vllm.v1.request": ("Request", "RequestStatus.FINISHED_STOPPED", "RequestStatus.FINISHED_LENGTH_CAPPED"),
 }
 

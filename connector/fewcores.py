@@ -4,8 +4,8 @@ vLLM and NIXL spin where a GPU server has cores to spare. On two cores that is n
 spins with ``sched_yield`` is put behind everything else by the kernel and may not run again for seconds, so that
 what one measures is the scheduler. Two loops matter:
 
-* vLLM's message queue spins for 1 s after each message. It already knows how to sleep on a notification; here it does
-  so at once.
+* vLLM's message queue spins for 1 s after each message, then sleeps on a notification that can get lost, which it
+  notices after 5 s at the earliest. Here it sleeps at once, and looks again after a millisecond.
 * NIXL's Python API fixes the delay of its progress thread at 0, so that every agent spins. Here the thread waits for
   UCX's event descriptor for at most a millisecond: it wakes when data arrives, and often enough to make progress on
   connections, which take dozens of turns that no event announces.
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 OPTION_FEW_CORES = "kvpath_few_cores"
 PROGRESS_DELAY_US = 1_000
+RECHECK_MS = 1
 _QUEUE_MODULE = "vllm.distributed.device_communicators.shm_broadcast"
 
 
@@ -43,12 +44,13 @@ def few_cores(enabled: bool, agent_class: Any) -> Iterator[None]:
 
 def sleep_at_once() -> None:
     """Readers of vLLM's message queue in this process, also those that exist already, stop spinning."""
-    condition = getattr(importlib.import_module(_QUEUE_MODULE), "SpinCondition", None)
-    if condition is None:
-        logger.warning("this vLLM has no SpinCondition; its processes may spin while they wait")
+    queue = importlib.import_module(_QUEUE_MODULE)
+    if not hasattr(queue, "SpinCondition") or not hasattr(queue, "SHM_READER_RECHECK_INTERVAL_MS"):
+        logger.warning("this vLLM's message queue is built differently; its processes may spin while they wait")
         return
     # A property of the class wins over the value that each instance was given.
-    condition.busy_loop_s = property(lambda self: 0.0, lambda self, value: None)
+    queue.SpinCondition.busy_loop_s = property(lambda self: 0.0, lambda self, value: None)
+    queue.SHM_READER_RECHECK_INTERVAL_MS = RECHECK_MS
 
 
 @contextlib.contextmanager
@@ -61,7 +63,7 @@ def progress_delay(agent_class: Any, delay_us: int) -> Iterator[None]:
         yield
         return
 
-    class DelayedConfig(original):
+    class DelayedConfig(original):  # type: ignore[misc, valid-type]
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, delay_us if name == "pthrDelay" else value)
 
