@@ -188,7 +188,7 @@ def seconds(text: str) -> float:
 
 def _counter() -> Any:
     def show(done: int, of: int) -> None:
-        print(f"\rrepetition {done} of {of}", end="\n" if done == of else "", file=sys.stderr, flush=True)
+        print(f"\rmeasurement {done} of {of}", end="\n" if done == of else "", file=sys.stderr, flush=True)
 
     return show
 

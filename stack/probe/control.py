@@ -12,7 +12,7 @@ import struct
 import time
 from typing import Any
 
-from stack.probe.errors import PeerError, ProbeError
+from stack.probe.errors import LostPeerError, PeerError, ProbeError
 
 PROTOCOL = "kvpath.probe.control/1"
 MAX_MESSAGE = 32 * 2**20
@@ -35,9 +35,9 @@ class Channel:
         try:
             self._socket.sendall(_LENGTH.pack(len(data)) + data)
         except TimeoutError:
-            raise ProbeError(f"{self._peer} took nothing for {self.timeout_s:g} s") from None
+            raise LostPeerError(f"{self._peer} took nothing for {self.timeout_s:g} s") from None
         except OSError as error:
-            raise ProbeError(f"lost the connection to {self._peer}: {error.strerror or error}") from None
+            raise LostPeerError(f"lost the connection to {self._peer}: {error.strerror or error}") from None
 
     def receive(self) -> tuple[str, dict[str, Any]]:
         """Returns the next message's kind and content."""
@@ -80,11 +80,11 @@ class Channel:
                 self._socket.settimeout(max(left, 0.001))
                 part = self._socket.recv(min(missing, 2**20))
             except TimeoutError:
-                raise ProbeError(f"{self._peer} was silent for {self.timeout_s:g} s") from None
+                raise LostPeerError(f"{self._peer} was silent for {self.timeout_s:g} s") from None
             except OSError as error:
-                raise ProbeError(f"lost the connection to {self._peer}: {error.strerror or error}") from None
+                raise LostPeerError(f"lost the connection to {self._peer}: {error.strerror or error}") from None
             if not part:
-                raise ProbeError(f"{self._peer} closed the connection")
+                raise LostPeerError(f"{self._peer} closed the connection")
             parts.append(part)
             missing -= len(part)
         return b"".join(parts)

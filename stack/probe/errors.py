@@ -2,7 +2,8 @@
 
 Exception
 └── ProbeError            one line: what failed, where, what to try
-    └── PeerError         the other side failed, and said why
+    ├── PeerError         the other side failed, and said why
+    └── LostPeerError     the other side is gone, silent or somebody else: why, only it could tell
 """
 
 from __future__ import annotations
@@ -14,3 +15,7 @@ class ProbeError(Exception):
 
 class PeerError(ProbeError):
     """The other side of the probe gave up; the message is its own."""
+
+
+class LostPeerError(ProbeError):
+    """The other side does not answer as it should."""

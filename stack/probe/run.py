@@ -23,18 +23,21 @@ from connector.fewcores import PROGRESS_DELAY_US
 from stack.engines.processes import Deployment, Part, RunningPart, last_lines
 from stack.probe.capacity import available_bytes, require
 from stack.probe.control import MARGIN_S
-from stack.probe.errors import ProbeError
+from stack.probe.errors import LostPeerError, PeerError, ProbeError
 from stack.probe.plan import DECODE, DEFAULT_TIMEOUT_S, PREFILL, Plan
 from stack.probe.result import document
 from stack.probe.shape import BlockShape
 
 LOOPBACK = "127.0.0.1"
 GRACE_S = 3.0
+PEER_END_S = 5.0  # a side that failed is given this long to say so
 START_S = 60.0  # loading NIXL on a busy machine
 DEFAULT_WAIT_S = 600.0
 
+_ERRORS = {error.__name__: error for error in (ProbeError, PeerError, LostPeerError)}
+
 Address = tuple[str, int]
-Progress = Callable[[int, int], None]  # repetitions done, of
+Progress = Callable[[int, int], None]  # measurements done, of
 
 
 def run_probe(
@@ -100,9 +103,9 @@ def _wait(leader: SideProcess, peer: SideProcess | None, plan: Plan, progress: P
             if event["event"] == "step":
                 steps += 1
                 if progress is not None:
-                    progress(steps, 1 + plan.repetitions)
-    except ProbeError as error:
-        reason = peer.last_words() if peer is not None else None
+                    progress(steps, (1 + plan.repetitions) * len(plan.cases))
+    except LostPeerError as error:
+        reason = peer.own_failure(PEER_END_S) if peer is not None else None
         raise ProbeError(reason or str(error)) from None
 
 
@@ -160,7 +163,7 @@ class SideProcess:
         deadline = time.monotonic() + timeout_s
         while b"\n" not in self._buffer:
             if time.monotonic() > deadline:
-                raise ProbeError(f"{self._part.part.name} of the probe was silent for {timeout_s:g} s")
+                raise LostPeerError(f"{self._part.part.name} of the probe was silent for {timeout_s:g} s")
             if self._read(0.2):
                 continue
             if self._part.status is not None and not self._read(0.0):
@@ -168,17 +171,18 @@ class SideProcess:
         line, _, self._buffer = self._buffer.partition(b"\n")
         event = json.loads(line)
         if event["event"] == "error":
-            raise ProbeError(event["message"])
+            raise _ERRORS[event["cause"]](event["message"])
         return event
 
-    def last_words(self) -> str | None:
-        """Returns why this side failed, ``None`` if it did not: asked when the other side has lost it."""
+    def own_failure(self, timeout_s: float) -> str | None:
+        """Returns why this side ended of itself, ``None`` if it did not: for when the other side has lost it."""
         try:
-            while self._part.status is not None or b"\n" in self._buffer or self._read(0.5):
-                self.event(0.5)
+            while True:
+                self.event(timeout_s)
+        except (PeerError, LostPeerError):
+            return None
         except ProbeError as error:
             return str(error)
-        return None
 
     def _read(self, timeout_s: float) -> bool:
         if not select.select([self._events], [], [], timeout_s)[0]:

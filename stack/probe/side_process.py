@@ -28,7 +28,7 @@ def main(settings: dict[str, Any]) -> int:
         try:
             _run(settings, report)
         except ProbeError as error:
-            report("error", message=str(error), peer=isinstance(error, PeerError))
+            report("error", message=str(error), cause=type(error).__name__)
             return 1
     return 0
 
