@@ -22,9 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the report as JSON")
     form.add_argument("--html", type=Path, metavar="FILE", help="write the report as one self-contained page")
-    parser.add_argument(
-        "--result", type=Path, metavar="FILE", help="an experiment's result, for --html"
-    )
+    parser.add_argument("--result", type=Path, metavar="FILE", help="an experiment's result, for --html")
     parser.add_argument("--since", type=duration_s, metavar="DURATION", help="how far back: 90s, 15m, 2h (default: 1h)")
     parser.add_argument(
         "--limit", type=positive, metavar="N", help=f"newest N traces (default: {DEFAULT_LIMIT}, of a file all)"

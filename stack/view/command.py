@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import signal
 import socket
 import sys
 import webbrowser
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -36,13 +36,20 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.traces is None and not args.result and _serves_page(args.url or DEFAULT_URL):
             return _show(f"{(args.url or DEFAULT_URL).rstrip('/')}{PATH}", args.open)
-        feed, result = _feed(args)
-    except InputError as error:
+        if args.result is not None and not args.result.is_file():
+            raise InputError(f"--result {args.result}: there is no such file", 2)
+        if args.traces is not None:
+            feed = FileFeed(args.traces, load_traces(None, args.traces, None, args.limit))
+            return _listen(feed, args.result or result_beside(args.traces), args)
+        with closing(RemoteFeed(args.url or DEFAULT_URL, limit=args.limit or DEFAULT_LIMIT)) as remote:
+            remote.newest()  # an unreachable store is said now
+            return _listen(remote, args.result, args)
+    except (InputError, SourceError) as error:
         print(f"kvpath view: {error}", file=sys.stderr)
-        return error.exit_code
-    except SourceError as error:
-        print(f"kvpath view: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, InputError) else 1
+
+
+def _listen(feed: Feed, result: Path | None, args: argparse.Namespace) -> int:
     try:
         listener = socket.create_server(("127.0.0.1", args.port))
     except (OSError, OverflowError) as error:
@@ -51,17 +58,6 @@ def run(args: argparse.Namespace) -> int:
     with listener:
         _show(f"http://127.0.0.1:{listener.getsockname()[1]}{PATH} ({feed.name}; Ctrl-C ends it)", args.open)
         return _serve(feed, result, listener)
-
-
-def _feed(args: argparse.Namespace) -> tuple[Feed, Path | None]:
-    if args.result is not None and not args.result.is_file():
-        raise InputError(f"--result {args.result}: there is no such file", 2)
-    if args.traces is not None:
-        traces = load_traces(None, args.traces, None, args.limit)
-        return FileFeed(args.traces, traces), args.result or result_beside(args.traces)
-    remote = RemoteFeed(args.url or DEFAULT_URL, limit=args.limit or DEFAULT_LIMIT)
-    remote.newest()  # an unreachable store is said now
-    return remote, args.result
 
 
 def _serves_page(url: str) -> bool:
@@ -84,6 +80,6 @@ def _serve(feed: Feed, result: Path | None, listener: socket.socket) -> int:
     config = uvicorn.Config(create_app(feed, result), log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
     for signal_ in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_, signal.default_int_handler)  # uvicorn raises the signal again when it has shut down
-    with contextlib.suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
     return 0

@@ -73,3 +73,7 @@ class RemoteFeed:
 
     def load(self, trace_id: str) -> Trace | None:
         return self._source.fetch(trace_id)
+
+    def close(self) -> None:
+        """Closes the connections; the feed is of no further use."""
+        self._source.close()

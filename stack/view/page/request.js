@@ -8,7 +8,9 @@ async function requestView(main, id) {
   const path = detail.path;
   const place = el("div", { class: "with-detail" });
   let drawing = null;
-  const draw = () => { drawing = drawRequest(place, detail); };
+  const panel = el("aside", { class: "span-detail", "aria-label": "Span details" },
+    el("p", { class: "muted" }, "Point at a span, or move with j and k, to see its attributes and links."));
+  const draw = () => { drawing = drawRequest(place, panel, detail); };
   const zoom = zoomChoice(detail, draw);
   fill(main,
     requestHead(detail),
@@ -72,9 +74,7 @@ function axisOf(details) {
   return { from: Math.min(0, ...details.map((d) => (view.whole ? Math.min(...d.spans.map((s) => s.start_ns)) : 0))), to };
 }
 
-function drawRequest(place, detail) {
-  const panel = el("aside", { class: "span-detail", "aria-label": "Span details" },
-    el("p", { class: "muted" }, "Point at a span, or move with j and k, to see its attributes and links."));
+function drawRequest(place, panel, detail) {
   let pinned = -1;
   const drawing = waterfall(detail, axisOf([detail]), `request ${detail.row.request_id}`, (span, pinning, index) => {
     if (pinning) pinned = pinned === index ? -1 : index;

@@ -20,7 +20,10 @@ function waterfall(detail, axis, name, onActive) {
   tree.append(overlay);
   const figure = el("div", { class: "waterfall" }, axisRow(axis), pathRow(detail, axis, order), tree);
   drawing.figure = figure;
-  drawing.move = (by) => focusSpan(drawing, Math.max(0, Math.min(drawing.rows.length - 1, drawing.active + by)));
+  drawing.move = (by) => {
+    const from = figure.contains(document.activeElement) ? drawing.active + by : drawing.active;
+    focusSpan(drawing, Math.max(0, Math.min(drawing.rows.length - 1, from)));
+  };
   drawing.show = (id) => focusSpan(drawing, detail.spans.findIndex((span) => span.id === id));
   return drawing;
 }

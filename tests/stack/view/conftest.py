@@ -72,7 +72,7 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Opener]:
-    """Opens ``url`` in a fresh profile: ``open_page(url, viewport, theme)``; afterwards the page must have been clean."""
+    """Opens an address in a fresh profile; at the end of the test no page may have a complaint."""
     contexts, watched = [], []
 
     def opened(url: str, viewport: dict[str, int] = WIDE, theme: str = "light", allowed: tuple[str, ...] = ()) -> Any:

@@ -119,7 +119,7 @@ def hostile_trace() -> Trace:
             "gen_ai.prompt": "SECRET PROMPT",
             "note": "SECRET",
         }
-        if span.parent_span_id and names.SPAN_BLOCKS_HELD != span.name:
+        if span.parent_span_id and span.name != names.SPAN_BLOCKS_HELD:
             spans[at] = replace(span, attributes=attributes)
         else:
             attributes[names.ATTR_REQUEST_ID] = HOSTILE

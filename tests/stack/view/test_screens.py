@@ -25,13 +25,15 @@ VIEWS = {
 # colours counts. Elements that are disabled are exempt, as in WCAG.
 CONTRAST = """() => {
   const parse = (text) => (text.match(/rgba?\\([^)]*\\)/g) || []).map((c) => c.match(/[\\d.]+/g).map(Number));
-  const lum = ([r, g, b]) => [r, g, b].map((v) => v / 255).map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+  const linear = (v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const lum = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const ratio = (a, b) => { const [x, y] = [lum(a), lum(b)].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
   const behind = (node) => {
     for (; node; node = node.parentElement) {
       const style = getComputedStyle(node);
-      if (style.backgroundImage !== "none" && !node.matches(".stacked, .diverging")) return parse(style.backgroundImage);
+      const image = style.backgroundImage;
+      if (image !== "none" && !node.matches(".stacked, .diverging")) return parse(image);
       const [color] = parse(style.backgroundColor);
       if (color && (color.length < 4 || color[3] > 0)) return [color];
     }
@@ -45,7 +47,7 @@ CONTRAST = """() => {
     if (parseFloat(style.fontSize) === 0) continue;
     const [color] = parse(style.color);
     const worst = Math.min(...behind(node).map((b) => ratio(color, b)));
-    if (worst < 4.5) found.push(`${node.tagName}.${node.className} "${node.textContent.slice(0, 30)}" ${worst.toFixed(2)}`);
+    if (worst < 4.5) found.push(`${node.tagName}.${node.className} "${node.textContent.slice(0, 30)}" ${worst}`);
   }
   return found;
 }"""
