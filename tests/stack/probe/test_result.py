@@ -12,7 +12,7 @@ EMULATED = {"first": 0, "last": None, "description": "software emulation", "lane
 ABOUT = {"host": "h", "boot_id": "b", "device": "cpu", "nixl": "1.5.1", "ucx": {}}
 
 
-def timing(total: int, prepare: int = 100, submit: int = 200, submitted: int = 24) -> dict[str, int]:
+def timing(total: int, prepare: int = 100, submit: int = 0, submitted: int = 24) -> dict[str, int]:
     return {"prepare_ns": prepare, "submit_ns": submit, "total_ns": total, "submitted": submitted}
 
 
@@ -41,9 +41,10 @@ def test_the_median_of_the_repetitions_stands_without_the_first(plan: Plan) -> N
 
 
 def test_the_rate_is_bytes_over_the_whole_time(plan: Plan) -> None:
-    result = document(plan, measured([1, 2400], [1, 2400]))["results"][0]
+    result = document(plan, measured([1, 2400, 2400, 1200], [1, 2400]))["results"][0]
     assert result["bytes"] == 3 * 8 * 1024
     assert result["gigabytes_per_second"] == pytest.approx(24 * 1024 / 2400)
+    assert result["best_gigabytes_per_second"] == pytest.approx(24 * 1024 / 1200)
 
 
 def test_times_are_whole_nanoseconds(plan: Plan) -> None:
@@ -81,6 +82,15 @@ def test_a_difference_that_the_best_repetitions_do_not_show_is_doubtful(plan: Pl
     assert not any("about the transport" in note for note in notes)
     assert any("not by the best repetitions" in note for note in notes)
     assert any("vary by up to 8.2x (READ fragmented, 1 at once) in 1 of 2 rows" in note for note in notes)
+
+
+def test_a_transport_that_moves_the_data_while_posting_is_told(plan: Plan) -> None:
+    data = measured([1, 100], [1, 100])
+    for case in data["cases"]:
+        case["timings"] = [timing(100, submit=95)] * 2
+    assert any("inside the posting calls" in note for note in document(plan, data)["notes"])
+    data["cases"][1]["timings"] = [timing(100, submit=80)] * 2
+    assert document(plan, data)["notes"] == []
 
 
 def test_a_transport_that_nobody_told_is_unknown_not_assumed(plan: Plan) -> None:
