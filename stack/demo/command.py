@@ -70,6 +70,8 @@ def _measure(settings: DeploymentSettings, count: int, say: Progress) -> DemoRes
         sent = [_send(stack, mode, prompt, f"{n}/{len(plan)}", say) for n, (mode, prompt) in enumerate(plan, 1)]
         say("control: the same prompts twice on the decode engine alone, without transfer")
         plain = [[_send_plain(stack, prompt) for prompt in prompts] for _ in range(PLAIN_RUNS)]
+        # An idle engine does not look for notifications: P frees the blocks of the last pull with its next step.
+        stream_completion(stack.prefill.url, stack.settings.model_name, "One more step.")
         say("fetching the traces")
         traces = collect_traces(settings.store_url, [each.answer.trace_id for each in sent], say)
         otlp_json.write_file(settings.run_dir / "traces.json", traces)

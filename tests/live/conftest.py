@@ -77,6 +77,7 @@ class LiveStack:
 
     def trace(self, trace_id: str, timeout_s: float = 20.0) -> Trace:
         """The trace once it is complete; as it is when it does not become so in time."""
+        self.step_prefill()
         found: list[Trace] = []
 
         def complete() -> bool:
@@ -89,6 +90,10 @@ class LiveStack:
             eventually(complete, timeout_s, check=False)
         assert found, f"the store has no trace {trace_id}"
         return found[0]
+
+    def step_prefill(self) -> None:
+        """Makes P's engine step: an idle one does not look for notifications, and frees the last pull's blocks then."""
+        stream_completion(self.prefill.url, self.settings.model_name, "One more step.")
 
     def metric(self, engine: EngineSpec, name: str, **labels: str) -> float:
         """The sum of a metric over all samples that carry ``labels``."""

@@ -133,6 +133,7 @@ def test_a_client_that_leaves_leaves_nothing_behind(stack: LiveStack, mode: str,
     leave_after(stack, mode, moment)
 
     def clean() -> bool:
+        stack.step_prefill()
         return stack.in_flight() == 0 and stack.kv_usage() == 0
 
     eventually(clean, 60, poll_s=0.5)

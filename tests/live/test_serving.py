@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import median
 
 import httpx
@@ -18,8 +19,6 @@ from stack.demo.prompts import demo_prompts
 
 
 def prompts(stack: LiveStack, count: int) -> list[str]:
-    from pathlib import Path
-
     return [prompt.text for prompt in demo_prompts(Path(stack.prefill.model), count)]
 
 
