@@ -31,6 +31,7 @@ _KNOWN_TEXT = (
     "server.",
     "network.",
     "service.",
+    "telemetry.sdk.",
     "host.",
     "process.pid",
     "gen_ai.operation.name",
@@ -149,4 +150,5 @@ def _failures(spans: tuple[Span, ...]) -> Iterator[str]:
     for span in spans:
         if span.failed:
             kind = _text(span.attributes.get(names.ATTR_ERROR_TYPE, "unknown"))
-            yield _cut(f"{span.name}: {kind} {span.status_message}".rstrip())
+            message = "" if span.status_message == kind else span.status_message
+            yield _cut(f"{span.name}: {kind} {message}".rstrip())

@@ -29,8 +29,9 @@ def verdict_document(result: Path | None) -> dict[str, Any]:
     raw = verdict.get("sentences")
     sentences = [s for s in raw if isinstance(s, str)] if isinstance(raw, list) else []
     headline = verdict.get("headline")
+    headline = headline if isinstance(headline, str) else ""
     return document | {
-        "headline": headline if isinstance(headline, str) else "",
-        "sentences": sentences,
+        "headline": headline,
+        "sentences": [sentence for sentence in sentences if sentence != headline],
         "result": f"{result.parent.name}/{result.name}",
     }

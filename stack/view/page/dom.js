@@ -35,14 +35,14 @@ function fill(node, ...children) {
   return node;
 }
 
-// Nanoseconds as milliseconds, three significant places where they matter.
+// Nanoseconds as milliseconds, with as many places as say something.
 function ms(ns) {
   if (ns === null || ns === undefined) return "–";
   const value = ns / 1e6;
   const size = Math.abs(value);
   if (size === 0) return "0";
-  if (size >= 10000) return (value < 0 ? "−" : "") + Math.round(size).toLocaleString("en");
-  const text = size.toFixed(size >= 100 ? 1 : size >= 1 ? 2 : 3);
+  const digits = size >= 10000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 3;
+  const text = size.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   return (value < 0 && Number(text) !== 0 ? "−" : "") + text;
 }
 

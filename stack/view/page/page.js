@@ -12,6 +12,7 @@ async function route() {
   const turn = ++shown;
   keys.view = {};
   view.redraw = null;
+  say("");
   byId("alert").replaceChildren();
   document.title = `${TITLES[opened]} · kvpath`;
   for (const link of document.querySelectorAll("nav [data-view]")) {

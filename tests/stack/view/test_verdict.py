@@ -13,7 +13,11 @@ def test_headline_and_sentences(tmp_path):
     traces = tmp_path / "run-1" / "traces.json"
     traces.parent.mkdir()
     result = result_beside(traces)
-    result.write_text(json.dumps({"verdict": {"headline": "It is the link.", "sentences": ["a", 3, "b"], "more": {}}}))
+    result.write_text(
+        json.dumps(
+            {"verdict": {"headline": "It is the link.", "sentences": ["It is the link.", "a", 3, "b"], "more": {}}}
+        )
+    )
     found = verdict_document(result)
     assert (found["headline"], found["sentences"], found["result"]) == (
         "It is the link.",
