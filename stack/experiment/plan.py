@@ -127,6 +127,9 @@ def make_plan(preset: Preset, changes: Changes = Changes()) -> Plan:
         if changes.input_tokens is not None:
             raise PlanError("--input-tokens and --prompts exclude each other: a file's prompts have their own lengths")
         lengths = (None,)
+    for rate in chosen.rates:
+        if not 0 < rate < 1e6:
+            raise PlanError(f"a rate must be a positive number of requests/s, got {rate:g}")
     cells = tuple(
         Cell(rate, length, chosen.output_tokens, *_length(chosen, rate, changes.requests))
         for length, rate in product(lengths, chosen.rates)
@@ -150,8 +153,6 @@ def _check(preset: Preset, cells: Sequence[Cell]) -> None:
     if not 1 <= preset.blocks <= MAX_BLOCKS:
         raise PlanError(f"--blocks must be 1 to {MAX_BLOCKS}, got {preset.blocks}")
     for cell in cells:
-        if not 0 < cell.rate < 1e6:
-            raise PlanError(f"a rate must be a positive number of requests/s, got {cell.rate:g}")
         if cell.input_tokens is not None and cell.input_tokens < 1:
             raise PlanError(f"an input length must be at least 1 token, got {cell.input_tokens}")
         if cell.output_tokens < 1 or cell.requests < 1:

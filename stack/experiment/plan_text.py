@@ -39,7 +39,8 @@ def _cell_plan(plan: Plan, number: int, cell: Cell) -> Iterator[str]:
     blocks = [block for block in plan.blocks if block.cell == number]
     warm_up = [block for block in blocks if block.warm_up]
     counted = [block for block in blocks if not block.warm_up]
-    yield f"{cell}: {cell.requests} requests a block"
+    lead_in = f", the first {cell.lead_in_s:g} s of each not counted" if cell.lead_in_s else ""
+    yield f"{cell}: {cell.requests} requests a block{lead_in}"
     if warm_up:
         yield f"  warm-up {_order(plan, warm_up)} ({warm_up[0].requests} requests each)"
     yield f"  blocks {counted[0].index} to {counted[-1].index}: {_order(plan, counted)}"

@@ -122,9 +122,11 @@ def _cell_result(number: int, arms: tuple[Arm, Arm], measured: Measured) -> Cell
         if compared := compare_blocks(first, second, resampler):
             stages[stage] = compared
     link, notes = _link(arms, measured)
+    paired = _paired(arms)
     verdict = conclude(
         plan.arms,
-        figures["ttft"].get(MEAN),
+        figures["ttft"],
+        paired,
         split_difference(traced[0], traced[1], resampler),
         link,
         plan.blocks_an_arm,
@@ -134,7 +136,7 @@ def _cell_result(number: int, arms: tuple[Arm, Arm], measured: Measured) -> Cell
     published = PRESETS[plan.preset].published if plan.preset in PRESETS else ()
     cell = plan.cells[number]
     mine = tuple(p for p in published if (p.rate, p.input_tokens) == (cell.rate, cell.input_tokens))
-    return CellResult(cell, arms, figures, stages, _paired(arms), verdict, mine)
+    return CellResult(cell, arms, figures, stages, paired, verdict, mine)
 
 
 def _figures(arms: tuple[Arm, Arm], resampler: Resampler) -> dict[str, Figures]:

@@ -78,9 +78,7 @@ def _reasons(title: str, reasons: Counter[str]) -> Iterator[str]:
 
 def _table(plan: Plan, cell: CellResult, whole: bool, terminal: Terminal) -> Iterator[str]:
     first, second = plan.arms
-    yield terminal.styled(
-        f"{'':<20}{first:>10}{second:>10}{'difference':>12}  {'95 % interval':<20}{'ratio':>5}", "bold"
-    )
+    yield terminal.styled(f"{'':<20}{first:>9}{second:>9}{'difference':>12}  {'95 % interval':<20}{'ratio':>5}", "bold")
     for name, title in FIGURE_NAMES.items():
         rows = cell.figures.get(name, {})
         yield from _rows(title, rows if whole else {s: rows[s] for s in (MEAN, "p50") if s in rows}, name, terminal)
@@ -105,9 +103,9 @@ def _rows(title: str, rows: Mapping[str, Compared], metric: str, terminal: Termi
         d = c.difference
         interval = "" if d.low is None or d.high is None else f"{number(d.low)} to {number(d.high)}"
         ratio = f"{c.ratio.value:.2f}" if c.ratio is not None and 0.01 <= c.ratio.value < 100 else ""
-        mark = " ?" if c.differs is None else "  " if c.differs else " ="
+        mark = " ?" if c.differs is None else "" if c.differs else " ="
         name = f"{title} {statistic}{'' if c.believed else '~'}"
         line = (
-            f"{name:<20}{number(c.first):>10}{number(c.second):>10}{number(d.value):>12}{mark}{interval:<20}{ratio:>5}"
+            f"{name:<20}{number(c.first):>9}{number(c.second):>9}{number(d.value):>12}  {interval:<20}{ratio:>5}{mark}"
         )
         yield line.rstrip() if c.differs is not False else terminal.styled(line.rstrip(), "dim")

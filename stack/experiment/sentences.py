@@ -27,37 +27,43 @@ def transport_sentences(link: Link) -> list[str]:
     ]
 
 
-def ttft_sentence(arms: tuple[str, str], ttft: Compared, pairs: int) -> str:
-    difference = ttft.difference
-    means = f"mean TTFT {_ms(ttft.first)} ms {arms[0]}, {_ms(ttft.second)} ms {arms[1]}"
-    if ttft.differs is None:
-        return f"Too few blocks to tell: {means}; {pairs} pairs of blocks, {MIN_PAIRS} are needed for an interval."
-    inside = f"{CONFIDENCE:.0%} interval {_ms(difference.low)} to {_ms(difference.high)} ms"
-    if not ttft.differs:
-        return f"No difference: {means}; {arms[1]} minus {arms[0]} is {_ms(difference.value)} ms ({inside})."
+def median_sentence(arms: tuple[str, str], median: Compared, differs: bool | None, pairs: int) -> str:
+    medians = f"median TTFT {_ms(median.first)} ms {arms[0]}, {_ms(median.second)} ms {arms[1]}"
+    difference = median.difference
+    if differs is None:
+        return f"Too few blocks to tell: {medians}; {pairs} pairs of blocks, {MIN_PAIRS} are needed for an interval."
+    if not differs:
+        less = f"{arms[1]} minus {arms[0]} is {_ms(difference.value)} ms"
+        return f"No difference: {medians}; {less} ({_inside(difference.low, difference.high)})."
     slower, quicker = (arms[1], arms[0]) if difference.value > 0 else (arms[0], arms[1])
-    sign = 1 if difference.value > 0 else -1
-    ends = sorted((sign * (difference.low or 0.0), sign * (difference.high or 0.0)))
-    inside = f"{CONFIDENCE:.0%} interval {_ms(ends[0])} to {_ms(ends[1])} ms"
+    ends = sorted(abs(end or 0.0) for end in (difference.low, difference.high))
     return (
         f"The first token takes {_ms(abs(difference.value))} ms longer with {slower} than with {quicker} "
-        f"({means}; {inside})."
+        f"({medians}; {_inside(*ends)})."
     )
 
 
-def split_sentences(arms: tuple[str, str], split: Split, differs: bool | None, enough: bool) -> list[str]:
-    """Names the causes of a difference, the largest first; when there is none, the parts that differ nevertheless."""
+def split_sentences(arms: tuple[str, str], split: Split, mean: Compared, differs: bool | None) -> list[str]:
+    """The difference of the means and its causes, the largest first; parts within their noise come last."""
+    d = mean.difference
+    opening = f"The means, {arms[1]} minus {arms[0]}, differ by {_ms(split.difference_ns)} ms"
+    if mean.differs is not None:
+        opening += f" ({_inside(d.low, d.high)})"
+        if mean.differs and not differs:
+            opening += "; the medians do not, so a few slow requests make it"
     ordered = sorted(split.parts, key=lambda part: -abs(part.difference_ns))
-    telling = [part for part in ordered if part.differs] if enough else ordered[:1]
-    quiet = [part for part in ordered if part not in telling]
-    sentences = []
+    telling = [part for part in ordered if part.differs] if mean.differs is not None else ordered[:1]
+    quiet = [part for part in ordered if part not in telling] if mean.differs is not None else []
+    sentences = [opening + (": " + "; ".join(_part(arms, part) for part in telling) if telling else "") + "."]
     if telling:
-        lead = "Of the difference" if differs else "Parts that differ"
-        sentences.append(f"{lead}: " + "; ".join(_part(arms, part) for part in telling) + ".")
         sentences.append(f"The largest part is {telling[0].name}, mainly {_main_stage(telling[0])}.")
-    if quiet and enough:
-        sentences.append("No difference in " + ", ".join(f"{_WHAT[p.name]} ({_signed(p)})" for p in quiet) + ".")
+    if quiet:
+        sentences.append("No difference in " + "; ".join(f"{_WHAT[p.name]} ({_signed(p)})" for p in quiet) + ".")
     return sentences
+
+
+def _inside(low: float | None, high: float | None) -> str:
+    return f"{CONFIDENCE:.0%} interval {_ms(low)} to {_ms(high)} ms"
 
 
 def _part(arms: tuple[str, str], part: Part) -> str:
