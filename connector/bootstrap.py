@@ -9,6 +9,7 @@ headers, batch sizes, limits) are read by the SDK as usual.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -134,6 +135,22 @@ class CountingExporter(SpanExporter):
         self._inner.shutdown()
 
 
+class SystemIds(IdGenerator):
+    """Ids from the operating system's randomness.
+
+    The SDK's own generator draws from Python's global one, which vLLM seeds alike in every engine process: P and D
+    would then give the same ids to different spans of one trace.
+    """
+
+    _random = random.SystemRandom()
+
+    def generate_span_id(self) -> int:
+        return self._random.getrandbits(64) or self.generate_span_id()
+
+    def generate_trace_id(self) -> int:
+        return self._random.getrandbits(128) or self.generate_trace_id()
+
+
 class Telemetry:
     """A running span pipeline: :attr:`tracer` makes spans, :meth:`counts` says what was lost."""
 
@@ -213,7 +230,7 @@ def start_telemetry(
             **(attributes or {}),
         }
     )
-    provider = TracerProvider(resource=resource, id_generator=id_generator, shutdown_on_exit=False)
+    provider = TracerProvider(resource=resource, id_generator=id_generator or SystemIds(), shutdown_on_exit=False)
     counting = CountingExporter(exporter, ledger)
     batch = BatchSpanProcessor(
         counting,

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import (
     Link,
     NonRecordingSpan,
@@ -23,11 +22,12 @@ from opentelemetry.trace import (
 )
 
 from connector import names
+from connector.bootstrap import SystemIds
 
 _NO_CONTEXT = Context()
 
 
-class PresetIds(RandomIdGenerator):
+class PresetIds(SystemIds):
     """Random ids, except for the one span id that :class:`SpanWriter` sets just before it starts a span."""
 
     def __init__(self) -> None:

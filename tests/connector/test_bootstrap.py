@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
 import time
@@ -15,7 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from connector import names
-from connector.bootstrap import SpanCounts, Telemetry, start_telemetry, traces_url
+from connector.bootstrap import SpanCounts, SystemIds, Telemetry, start_telemetry, traces_url
 
 SHUTDOWN_LIMIT_S = 5.0
 
@@ -218,3 +219,13 @@ def test_completes_the_traces_url() -> None:
     assert traces_url("https://h/v1/traces") == "https://h/v1/traces"
     with pytest.raises(ValueError, match="not an HTTP URL"):
         traces_url("h:4317")
+
+
+def test_processes_that_seed_alike_still_give_different_ids():
+    """vLLM seeds Python's global generator with the same number in P and D."""
+    drawn = set()
+    for _ in range(2):
+        random.seed(0)
+        ids = SystemIds()
+        drawn |= {ids.generate_span_id(), ids.generate_span_id(), ids.generate_trace_id()}
+    assert len(drawn) == 6
