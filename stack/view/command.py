@@ -17,7 +17,7 @@ from stack.analysis.source import DEFAULT_URL, SourceError
 from stack.analysis.trace_input import InputError, add_source_arguments, load_traces, positive
 from stack.view.app import PATH, create_app
 from stack.view.feed import DEFAULT_LIMIT, Feed, FileFeed, RemoteFeed
-from stack.view.verdict import result_beside
+from stack.view.verdict import RESULT_NAME, result_beside
 
 SHUTDOWN_S = 2
 
@@ -25,7 +25,7 @@ SHUTDOWN_S = 2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``kvpath view``."""
     add_source_arguments(parser)
-    parser.add_argument("--result", type=Path, metavar="FILE", help="an experiment's result, for its verdict")
+    parser.add_argument("--result", type=Path, metavar="PATH", help="an experiment's folder or result.json")
     parser.add_argument("--limit", type=positive, metavar="N", help=f"newest N requests (default: {DEFAULT_LIMIT})")
     parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
     parser.add_argument("--open", action="store_true", help="also open the page in the browser")
@@ -36,14 +36,13 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.traces is None and not args.result and _serves_page(args.url or DEFAULT_URL):
             return _show(f"{(args.url or DEFAULT_URL).rstrip('/')}{PATH}", args.open)
-        if args.result is not None and not args.result.is_file():
-            raise InputError(f"--result {args.result}: there is no such file", 2)
+        result = _result(args.result)
         if args.traces is not None:
             feed = FileFeed(args.traces, load_traces(None, args.traces, None, args.limit))
-            return _listen(feed, args.result or result_beside(args.traces), args)
+            return _listen(feed, result or result_beside(args.traces), args)
         with closing(RemoteFeed(args.url or DEFAULT_URL, limit=args.limit or DEFAULT_LIMIT)) as remote:
             remote.newest()  # an unreachable store is said now
-            return _listen(remote, args.result, args)
+            return _listen(remote, result, args)
     except (InputError, SourceError) as error:
         print(f"kvpath view: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, InputError) else 1
@@ -58,6 +57,14 @@ def _listen(feed: Feed, result: Path | None, args: argparse.Namespace) -> int:
     with listener:
         _show(f"http://127.0.0.1:{listener.getsockname()[1]}{PATH} ({feed.name}; Ctrl-C ends it)", args.open)
         return _serve(feed, result, listener)
+
+
+def _result(given: Path | None) -> Path | None:
+    """The file of ``--result``, which may name the run's folder."""
+    result = given / RESULT_NAME if given is not None and given.is_dir() else given
+    if result is not None and not result.is_file():
+        raise InputError(f"--result {given}: there is no such file, and no {RESULT_NAME} in such a folder", 2)
+    return result
 
 
 def _serves_page(url: str) -> bool:

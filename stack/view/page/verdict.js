@@ -17,7 +17,7 @@ function howToGetOne() {
     el("h2", {}, "There is no verdict on these requests"),
     el("p", {}, "A verdict needs an experiment: push and pull in alternating blocks on the same engines, with the same prompts, ",
       "and a measurement of the link in both directions."),
-    el("p", {}, el("code", {}, "kvpath ab"), " runs one. Then ", el("code", {}, "kvpath view --traces FILE --result RESULT.json"),
-      " shows its verdict here; a ", el("code", {}, "result.json"), " beside the traces is found by itself."),
+    el("p", {}, el("code", {}, "kvpath ab"), " runs one. Then ", el("code", {}, "kvpath view --result FOLDER"), " with the experiment's folder shows its verdict here; a ",
+      el("code", {}, "result.json"), " beside the traces is found by itself."),
     el("p", {}, "Until then, the ", el("a", { href: "#/comparison" }, "comparison"), " tells what was measured, not why."));
 }

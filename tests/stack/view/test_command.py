@@ -46,6 +46,12 @@ def test_a_file_is_served_until_interrupted(tmp_path):
     assert (served.returncode, errors) == (0, "")
 
 
+def test_the_result_may_be_named_by_its_folder(tmp_path):
+    (tmp_path / "result.json").write_text("{}")
+    assert command._result(tmp_path) == command._result(tmp_path / "result.json") == tmp_path / "result.json"
+    assert command._result(None) is None
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
