@@ -57,7 +57,7 @@ RUNS = Metric(
     ("mode", "operation"),
 )
 TRANSFER_SECONDS = Metric(
-    "kvpath_transfer_seconds", "counter", "Time from post to end, summed over transfers.", ("mode", "operation")
+    "kvpath_transfer_seconds", "counter", "Submit and flight, summed over transfers.", ("mode", "operation")
 )
 REGISTRATIONS = Metric(
     "kvpath_registrations", "counter", "Push registrations, sent by D and received by P.", ("direction",)

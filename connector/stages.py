@@ -30,7 +30,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("handoff", "prefill finished on P", "pull: blocks allocated on D; push: registration matched", False),
     Stage("handshake", "connection to the peer started", "connection ready", True),
     Stage("prepare", "transfer may start", "descriptor list handed to NIXL", True),
-    Stage("submit", "transfer posted", "post call returned", True),
+    Stage("submit", "descriptor list handed to NIXL", "post call returned", True),
     Stage("flight", "post call returned", "transfer ended", True),
     Stage("notify", "transfer ended", "D knows that its KV is complete", False),
     Stage("first_step", "D knows that its KV is complete", "first token leaves D's engine", True),

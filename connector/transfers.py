@@ -43,7 +43,6 @@ class Transfer:
     prepared_ns: int
     local_ids: Any
     remote_ids: Any
-    post_ns: int = 0
     posted_ns: int = 0
     ended_ns: int = 0
     poll_gap_ns: int = 0
@@ -66,7 +65,7 @@ class TransferBook:
     def posted(self, at_ns: int, handle: int, end_ns: int, state: str) -> None:
         transfer = self._find(handle)
         if transfer is not None:
-            transfer.post_ns, transfer.posted_ns = at_ns, end_ns
+            transfer.posted_ns = end_ns
             if state == "DONE":
                 transfer.ended_ns = end_ns
 
@@ -130,9 +129,9 @@ class TransferBook:
         samples.add(metrics.TRANSFERRED_BYTES, transfer.total_bytes, *labels)
         samples.add(metrics.DESCRIPTORS, len(transfer.local_ids), *labels)
         samples.add(metrics.RUNS, runs, *labels)
-        samples.add(metrics.TRANSFER_SECONDS, (end_ns - transfer.post_ns) / 1e9, *labels)
+        samples.add(metrics.TRANSFER_SECONDS, (end_ns - transfer.prepared_ns) / 1e9, *labels)
         self._context.stage(carrier, "prepare", transfer.prepared_ns - transfer.subject.ready_ns)
-        self._context.stage(carrier, "submit", transfer.posted_ns - transfer.post_ns)
+        self._context.stage(carrier, "submit", transfer.posted_ns - transfer.prepared_ns)
         self._context.stage(carrier, "flight", end_ns - transfer.posted_ns)
 
     def _write_spans(self, transfer: Transfer, end_ns: int, runs: int, error: str | None) -> None:
@@ -144,8 +143,8 @@ class TransferBook:
             names.ATTR_DESCRIPTORS: len(transfer.local_ids),
             names.ATTR_RUNS: runs,
         }
-        if error is None and end_ns > transfer.post_ns:
-            attributes[names.ATTR_RATE] = transfer.total_bytes / (end_ns - transfer.post_ns)
+        if error is None and end_ns > transfer.prepared_ns:
+            attributes[names.ATTR_RATE] = transfer.total_bytes / (end_ns - transfer.prepared_ns)
         parent = self._context.span(
             subject.span_name,
             subject.carrier,
@@ -162,7 +161,8 @@ class TransferBook:
         parts = [(names.SUFFIX_PREPARE, subject.ready_ns, transfer.prepared_ns, rank)]
         if transfer.posted_ns:
             gap = {**rank, names.ATTR_POLL_GAP: transfer.poll_gap_ns}
-            parts.append((names.SUFFIX_SUBMIT, transfer.post_ns, transfer.posted_ns, rank))
+            # From the end of preparation, not from the post call: what comes between holds the transfer up as well.
+            parts.append((names.SUFFIX_SUBMIT, transfer.prepared_ns, transfer.posted_ns, rank))
             parts.append((names.SUFFIX_FLIGHT, transfer.posted_ns, end_ns, gap))
         for suffix, start_ns, part_end_ns, extra in parts:
             self._context.span(subject.span_name + suffix, subject.carrier, start_ns, part_end_ns, extra, parent=parent)

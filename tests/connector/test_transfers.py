@@ -55,11 +55,11 @@ def test_the_parts_of_a_transfer_are_exact(engine: Engine) -> None:
     assert (write.start_time, write.end_time) == (engine.at(100), engine.at(1_000))
     assert times == {
         ".prepare": (engine.at(150), engine.at(200)),
-        ".submit": (engine.at(210), engine.at(250)),
+        ".submit": (engine.at(200), engine.at(250)),
         ".flight": (engine.at(250), engine.at(1_000)),
     }
     assert (spans[".flight"].attributes or {})[names.ATTR_POLL_GAP] == 100
-    assert (write.attributes or {})[names.ATTR_RATE] == 7_500 / 790
+    assert (write.attributes or {})[names.ATTR_RATE] == 7_500 / 800
     assert (write.attributes or {})[names.ATTR_RUNS] == 1
 
 
