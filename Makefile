@@ -1,6 +1,6 @@
 # Every target works as the first command in a fresh clone: it fills .venv before it starts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast lint format bench lock clean venv
+.PHONY: help demo up test test-fast lint format bench lock clean packages venv
 
 PY := .venv/bin/python
 
@@ -13,11 +13,11 @@ demo: venv  ## both engines, router and store; 12 requests a mode; the compariso
 up: venv  ## the same, without requests, until Ctrl-C
 	@$(PY) -m stack up
 
-test: lint  ## lint, then all tests, also those that start real engines
+test: lint packages  ## lint, then all tests, also those that start real engines and a browser
 	$(PY) -m pytest
 
-test-fast: lint  ## lint, then the tests that need no engine
-	$(PY) -m pytest -m "not live"
+test-fast: lint  ## lint, then the tests that need no engine and no browser
+	$(PY) -m pytest -m "not live and not browser"
 
 lint: venv  ## ruff and mypy
 	$(PY) -m ruff check .
@@ -40,6 +40,9 @@ lock: venv  ## resolves pyproject.toml into requirements.lock again
 clean:  ## removes what was built and written here; the model cache (~/.cache/kvpath) stays
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find connector stack dashboards tests -name __pycache__ -type d -exec rm -rf {} +
+
+packages:
+	@.ci/packages
 
 venv:
 	@.ci/venv
