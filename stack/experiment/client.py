@@ -96,7 +96,7 @@ async def stream(
     except TimeoutError as error:
         raise RequestError(f"{url}: no whole answer in time", "timeout", trace_id=trace_id) from error
     except aiohttp.ClientConnectorError as error:
-        raise RequestError(f"{url}: {error}", "connect_error", trace_id=trace_id) from error
+        raise RequestError(f"{url}: cannot connect ({error.strerror})", "connect_error", trace_id=trace_id) from error
     except (OSError, aiohttp.ClientError) as error:
         raise RequestError(f"{url}: {error!r}", "broken_answer", trace_id=trace_id) from error
 

@@ -239,10 +239,11 @@ class _Run:
             self._folder.write(ENVIRONMENT, known | {"processes": found})
 
     def _progress(self, block: Block, cell: Cell, rows: Sequence[Row], traced: int) -> str:
+        text = f"block {block.index + 1}/{len(self._plan.blocks)} {self._plan.arms[block.arm]}"
+        if block.warm_up:
+            return f"{text}, warm-up for {cell}"
         times = sorted(row.ttft_ns for row in rows if row.ttft_ns is not None)
         failed = sum(1 for row in rows if row.error)
-        arm = self._plan.arms[block.arm] + (", warm-up" if block.warm_up else "")
-        text = f"block {block.index + 1}/{len(self._plan.blocks)} {arm}, {cell}: TTFT "
-        text += f"{times[len(times) // 2] / 1e6:.0f} ms (median of {len(times)})"
+        text += f": TTFT {times[len(times) // 2] / 1e6:.0f} ms (median of {len(times)})"
         text += f", {failed} failed" if failed else ""
         return text + (f", {traced} traced" if self._traces else "")

@@ -26,7 +26,7 @@ MIN_PAIRS = 6
 RESAMPLES = 4999
 MEAN, MEDIAN = "mean", "p50"
 STATISTICS = (MEAN, *(f"p{p}" for p in PERCENTILES))
-_DISTINCT = 1500  # values kept apart while resampling; more are rounded to three digits first
+_DISTINCT = 500  # values kept apart while resampling; more are rounded to three digits first
 _CHUNK = 500  # resamples at a time: bounds the memory
 _EXACT_FLIPS = 12  # pairs of blocks up to which every pattern of signs is tried
 

@@ -8,8 +8,9 @@ from typing import Any
 
 from connector import names
 from connector.stages import UNEXPLAINED
-from stack.analysis.compare import Analysed, analyse_all
-from stack.analysis.request import RequestSpans, request_spans
+from stack.analysis.compare import Analysed, analyse, pooled_bounds
+from stack.analysis.critical_path import aligned_request
+from stack.analysis.request import RequestSpans
 from stack.analysis.trace import Trace
 
 
@@ -63,7 +64,8 @@ def path_row_from(document: Mapping[str, Any]) -> PathRow:
 
 def path_rows(traces: Sequence[Trace]) -> list[PathRow]:
     """Analyses the traces of one block together, so that the clocks of its hosts are estimated from all of them."""
-    return [_row(request_spans(trace), item) for trace, item in zip(traces, analyse_all(traces), strict=True)]
+    pooled = pooled_bounds(traces)
+    return [_row(aligned_request(trace, pooled)[0], analyse(trace, pooled)) for trace in traces]
 
 
 def _row(request: RequestSpans, item: Analysed) -> PathRow:
@@ -75,7 +77,6 @@ def _row(request: RequestSpans, item: Analysed) -> PathRow:
     push = path.mode == names.MODE_PUSH
     reserved = None
     if push and compute is not None and request.registers:
-        # Two hosts' clocks, so taken from the aligned path: handoff is what remained when D came last.
         reserved = max(0, compute.end_ns - min(s.start_ns for s in request.registers))
     return PathRow(
         trace_id=item.trace_id,
