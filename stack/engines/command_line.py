@@ -124,6 +124,7 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
     env = {
         "OTEL_SERVICE_NAME": _SERVICES[spec.role],
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "2",  # s; vLLM's own exporter would hold a shutdown up for minutes
         "VLLM_NIXL_SIDE_CHANNEL_HOST": spec.side_channel_host,
         "VLLM_NIXL_SIDE_CHANNEL_PORT": str(spec.side_channel_port),
         "PYTHONHASHSEED": "0",  # block hashes of different engines must agree

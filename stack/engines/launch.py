@@ -66,8 +66,9 @@ def running_stack(settings: DeploymentSettings, say: Say) -> Iterator[RunningSta
         # The store answers in a second, so it is there before an engine has its first span to send.
         wait_until_healthy(deployment, [Awaited(store, f"{settings.store_url}/ready")], 60.0, say)
         say("starting both engines: about a minute and a half on two cores, nearly all of it imports")
-        engines = deployment.start(*(_engine_part(settings, spec) for spec in (prefill, decode)))
-        (router,) = deployment.start(_router_part(settings, prefill, decode))
+        engine_parts = (_engine_part(settings, spec) for spec in (prefill, decode))
+        # One stage with the router: all three are stopped at once, and what one of them waits for, the others wait too.
+        *engines, router = deployment.start(*engine_parts, _router_part(settings, prefill, decode))
         awaited = [
             *(Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, (prefill, decode), strict=True)),
             Awaited(router, f"{settings.router_url}/ready"),

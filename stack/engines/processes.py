@@ -17,7 +17,7 @@ from types import TracebackType
 
 from stack.engines import guard
 
-GRACE_S = 8.0  # engines flush their spans and release what they hold
+GRACE_S = 4.0  # engines flush their spans and release what they hold; with the store down they must not wait longer
 LOG_TAIL_LINES = 15
 EXIT_KILLED = 128 + signal.SIGKILL
 

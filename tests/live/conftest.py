@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -136,6 +137,12 @@ def eventually(holds: Callable[[], bool], timeout_s: float, check: bool = True, 
     return True
 
 
+def engine_processes() -> set[int]:
+    """Pids of all vLLM processes of this machine: API servers by their module, the others by the title they set."""
+    found = subprocess.run(["pgrep", "-f", "VLLM::|vllm.entrypoints"], capture_output=True, text=True)
+    return set(map(int, found.stdout.split()))
+
+
 def engine_part(spec: EngineSpec, control: Path) -> Part:
     """An engine with the disturbed connector in place of the switch connector."""
     config = kv_transfer_config(spec) | {
@@ -164,10 +171,9 @@ def stack() -> Iterator[LiveStack]:
     with Deployment() as deployment:
         (store,) = deployment.start(_store_part(SETTINGS))
         wait_until_healthy(deployment, [Awaited(store, f"{SETTINGS.store_url}/ready")], 60.0, say)
-        engines = deployment.start(*(engine_part(spec, control) for spec in (prefill, decode)))
         router = _router_part(SETTINGS, prefill, decode)
         router = replace(router, env={**router.env, "KVPATH_ROUTER_ADMIN_TOKEN": ADMIN_TOKEN})
-        (running,) = deployment.start(router)
+        *engines, running = deployment.start(*(engine_part(spec, control) for spec in (prefill, decode)), router)
         awaited = [Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, (prefill, decode), strict=True)]
         awaited.append(Awaited(running, f"{SETTINGS.router_url}/ready"))
         wait_until_healthy(deployment, awaited, SETTINGS.start_timeout_s, say)

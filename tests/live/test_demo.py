@@ -10,6 +10,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+from conftest import engine_processes
 
 from stack.analysis import otlp_json
 
@@ -19,25 +20,27 @@ LIMIT_S = 480.0
 
 
 @pytest.fixture(scope="module")
-def demo() -> tuple[subprocess.CompletedProcess[str], float]:
+def demo() -> tuple[subprocess.CompletedProcess[str], float, set[int]]:
+    """The finished command, how long it took in seconds, and the engine processes it left."""
+    before = engine_processes()
     command = [sys.executable, "-m", "stack", "demo", "--run-dir", str(RUN_DIR)]
     for name, port in PORTS.items():
         command += [f"--{name}-port", str(port)]
     command += ["--prefill-side-channel-port", "25600", "--decode-side-channel-port", "25610"]
     started = time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * LIMIT_S)
-    return done, time.monotonic() - started
+    return done, time.monotonic() - started, engine_processes() - before
 
 
 @pytest.fixture(scope="module")
 def result(demo) -> dict:
-    done, _ = demo
+    done, _, _ = demo
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return json.loads((RUN_DIR / "result.json").read_text())
 
 
 def test_it_ends_in_time_and_says_what_it_does(demo, result) -> None:
-    done, seconds = demo
+    done, seconds, _ = demo
     assert seconds < LIMIT_S
     assert "push" in done.stdout
     assert "pull" in done.stdout
@@ -74,5 +77,5 @@ def test_the_traces_are_otlp_json(result) -> None:
 
 
 def test_nothing_is_left_running(demo) -> None:
-    left = subprocess.run(["pgrep", "-f", str(RUN_DIR)], capture_output=True, text=True)
-    assert left.stdout.split() == []
+    _, _, left = demo
+    assert left == set()
