@@ -25,6 +25,7 @@ _CONNECTORS: dict[ConnectorKind, tuple[str, str | None]] = {
     "upstream-push": ("NixlPushConnector", None),
     "upstream-pull": ("NixlPullConnector", None),
 }
+GIB = 2**30
 SWITCH_CHILDREN: tuple[ConnectorKind, ...] = ("push", "pull")
 
 
@@ -51,6 +52,9 @@ class EngineSpec:
     cpu_threads: int = 1
     cpu_kv_cache_gib: int = 1
     gpu_memory_utilization: float = 0.9
+    gpu_kv_cache_gib: float | None = None  # instead of what profiling finds: engines that share a GPU disturb that
+    kv_buffer_device: Literal["cpu", "cuda"] | None = None  # "cpu" on a GPU: KV is moved through host memory
+    ucx_tls: str | None = None  # UCX_TLS, the transports that UCX may choose from; None: as it chooses
     visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES
     otlp_endpoint: str | None = "http://127.0.0.1:4318"
     extra_args: tuple[str, ...] = ()
@@ -89,6 +93,8 @@ def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
         argv.append("--enforce-eager")
     else:
         argv += ["--gpu-memory-utilization", str(spec.gpu_memory_utilization)]
+        if spec.gpu_kv_cache_gib is not None:
+            argv += ["--kv-cache-memory-bytes", str(int(spec.gpu_kv_cache_gib * GIB))]
     if spec.connector != "none":
         argv += ["--kv-transfer-config", json.dumps(kv_transfer_config(spec))]
     if spec.otlp_endpoint is not None:  # without it vLLM drops the traceparent it is sent
@@ -112,8 +118,9 @@ def kv_transfer_config(spec: EngineSpec) -> dict[str, object]:
 
 def _connector(spec: EngineSpec, name: str, module: str | None) -> dict[str, object]:
     config: dict[str, object] = {"kv_connector": name, "kv_role": _KV_ROLES[spec.role]}
-    if spec.device == "cpu":
-        config["kv_buffer_device"] = "cpu"
+    device = "cpu" if spec.device == "cpu" else spec.kv_buffer_device
+    if device is not None:
+        config["kv_buffer_device"] = device
     if module is not None:
         config["kv_connector_module_path"] = module
     return config
@@ -137,6 +144,8 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores would starve each other
             "OMP_NUM_THREADS": str(spec.cpu_threads),
         }
+    if spec.ucx_tls is not None:
+        env["UCX_TLS"] = spec.ucx_tls
     if spec.visible_devices is not None:
         env["CUDA_VISIBLE_DEVICES"] = spec.visible_devices
     return env

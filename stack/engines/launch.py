@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from connector import names
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env
-from stack.engines.model import prepare_random, prepare_smollm2
+from stack.engines.model import ModelError, prepare_random, prepare_smollm2
 from stack.engines.processes import Deployment, Part
 from stack.engines.readiness import Awaited, Say, check_ports_are_free, prove_generation, wait_until_healthy
 from stack.engines.settings import LOOPBACK, DeploymentSettings, engine_specs
@@ -45,40 +46,81 @@ def running_stack(settings: DeploymentSettings, say: Say) -> Iterator[RunningSta
 
     Raises :class:`DeploymentError` or :class:`ModelError` with one clear message when it cannot.
     """
-    modes = _MODES[settings.connector]
-    prepare = prepare_random if settings.model == "random" else prepare_smollm2
-    prefill, decode = engine_specs(settings, prepare(settings.cache, say))
-    check_ports_are_free(
-        {
-            "trace store": (settings.store_port,),
-            "prefill engine": prefill.ports,
-            "decode engine": decode.ports,
-            "router": (settings.router_port,),
+    with running_stacks([settings], say) as (stack,):
+        yield stack
+
+
+@contextmanager
+def running_stacks(several: Sequence[DeploymentSettings], say: Say) -> Iterator[tuple[RunningStack, ...]]:
+    """As :func:`running_stack`, for deployments beside each other whose engines start at the same time.
+
+    Every one needs ports and a run directory of its own.
+    """
+    specs = [engine_specs(settings, _model_directory(settings, say)) for settings in several]
+    check_ports_are_free(_ports(several, specs))
+    with Deployment() as deployment:
+        stores = [_start_store(deployment, settings, say) for settings in several]
+        # A store answers in a second, so it is there before an engine has its first span to send.
+        wait_until_healthy(deployment, stores, 60.0, say)
+        say(f"starting {2 * len(several)} engines: a minute or two, most of it imports and compilation")
+        awaited: list[Awaited] = []
+        for settings, pair in zip(several, specs, strict=True):
+            awaited += _start_engines(deployment, settings, *pair)
+        wait_until_healthy(deployment, awaited, max(s.start_timeout_s for s in several), say)
+        stacks = []
+        for settings, (prefill, decode) in zip(several, specs, strict=True):
+            modes = _MODES[settings.connector]
+            prove_generation(deployment, settings.router_url, settings.model_name, modes, say)
+            stacks.append(RunningStack(settings, deployment, prefill, decode, modes))
+        try:
+            yield tuple(stacks)
+        finally:
+            say("stopping")
+
+
+def _model_directory(settings: DeploymentSettings, say: Say) -> Path:
+    if settings.model_dir is not None:
+        if not (settings.model_dir / "config.json").is_file():
+            raise ModelError(f"{settings.model_dir} is no model directory: there is no config.json")
+        return settings.model_dir.resolve()
+    return (prepare_random if settings.model == "random" else prepare_smollm2)(settings.cache, say)
+
+
+def _ports(
+    several: Sequence[DeploymentSettings], specs: Sequence[tuple[EngineSpec, EngineSpec]]
+) -> dict[str, tuple[int, ...]]:
+    ports: dict[str, tuple[int, ...]] = {}
+    for settings, (prefill, decode) in zip(several, specs, strict=True):
+        which = "" if len(several) == 1 else f" of {settings.run_dir.name}"
+        ports |= {
+            f"trace store{which}": (settings.store_port,),
+            f"prefill engine{which}": prefill.ports,
+            f"decode engine{which}": decode.ports,
+            f"router{which}": (settings.router_port,),
         }
-    )
+    return ports
+
+
+def _start_store(deployment: Deployment, settings: DeploymentSettings, say: Say) -> Awaited:
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     if not settings.keep_traces:
         for file in settings.run_dir.glob(f"{STORE_FILE}*"):  # SQLite's write-ahead log lies beside it
             file.unlink()
-    with Deployment() as deployment:
-        say(f"starting; logs are in {settings.run_dir / 'logs'}")
-        (store,) = deployment.start(_store_part(settings))
-        # The store answers in a second, so it is there before an engine has its first span to send.
-        wait_until_healthy(deployment, [Awaited(store, f"{settings.store_url}/ready")], 60.0, say)
-        say("starting both engines: about a minute and a half on two cores, nearly all of it imports")
-        engine_parts = (_engine_part(settings, spec) for spec in (prefill, decode))
-        # One stage with the router: all three are stopped at once, and what one of them waits for, the others wait too.
-        *engines, router = deployment.start(*engine_parts, _router_part(settings, prefill, decode))
-        awaited = [
-            *(Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, (prefill, decode), strict=True)),
-            Awaited(router, f"{settings.router_url}/ready"),
-        ]
-        wait_until_healthy(deployment, awaited, settings.start_timeout_s, say)
-        prove_generation(deployment, settings.router_url, settings.model_name, modes, say)
-        try:
-            yield RunningStack(settings, deployment, prefill, decode, modes)
-        finally:
-            say("stopping")
+    say(f"starting; logs are in {settings.run_dir / 'logs'}")
+    (store,) = deployment.start(_store_part(settings))
+    return Awaited(store, f"{settings.store_url}/ready")
+
+
+def _start_engines(
+    deployment: Deployment, settings: DeploymentSettings, prefill: EngineSpec, decode: EngineSpec
+) -> list[Awaited]:
+    specs = (prefill, decode)
+    engines = deployment.start(*(_engine_part(settings, spec) for spec in specs))
+    (router,) = deployment.start(_router_part(settings, prefill, decode))
+    return [
+        *(Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, specs, strict=True)),
+        Awaited(router, f"{settings.router_url}/ready"),
+    ]
 
 
 def _store_part(settings: DeploymentSettings) -> Part:

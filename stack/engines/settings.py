@@ -13,10 +13,12 @@ from stack.engines.command_line import EngineSpec
 from stack.engines.model import MODEL_NAME, RANDOM_MODEL_NAME, default_cache
 
 MAX_DEFAULT_THREADS = 8
+ConnectorChoice = Literal["switch", "push", "pull", "upstream-push", "upstream-pull"]
 LOOPBACK = "127.0.0.1"
 # Not bf16: slower on CPUs without its instructions, no faster for this model on those with them, and near ties
 # between tokens would fall differently more often.
 DTYPE = "float32"
+CPU_BLOCK_SIZE, GPU_BLOCK_SIZE = 32, 16
 
 
 def _half_of_the_cores() -> int:
@@ -33,8 +35,20 @@ class DeploymentSettings(BaseSettings):
     keep_traces: bool = True  # of earlier runs in the same directory
     cache: Path = Field(default_factory=default_cache)  # where models are kept between runs
     model: Literal["smollm2", "random"] = "smollm2"
-    connector: Literal["switch", "push", "pull", "upstream-push", "upstream-pull"] = "switch"
+    model_dir: Path | None = None  # a prepared model directory instead of ``model``
+    load_format: Literal["auto", "dummy"] | None = None  # None: dummy for the random model only
+    dtype: str | None = None  # None: float32 on the CPU, the model's own on a GPU
+    block_size: int | None = Field(default=None, ge=1)  # tokens; None: 32 on the CPU, 16 on a GPU
+    max_model_len: int = Field(default=4096, ge=1)  # tokens
+    connector: ConnectorChoice = "switch"
     prefix_caching: bool = False
+    engine_tracing: bool = True  # off: engines drop the traceparent and export nothing
+    engine_args: tuple[str, ...] = ()  # more options of both engines
+    device: Literal["cpu", "cuda"] = "cpu"
+    gpu_memory_utilization: float = Field(default=0.42, gt=0, le=1)  # of each engine: two share the GPU
+    gpu_kv_cache_gib: float | None = Field(default=None, gt=0)  # of each engine; None: found by profiling
+    kv_buffer_device: Literal["cpu", "cuda"] | None = None  # cpu: through host memory
+    ucx_tls: str | None = None  # UCX_TLS of both engines
     cpu_threads: int = Field(default_factory=_half_of_the_cores, ge=1)  # for each engine
     cpu_kv_cache_gib: int = Field(default=1, ge=1)  # for each engine
     router_port: int = Field(default=8000, ge=1, le=65535)
@@ -55,11 +69,15 @@ class DeploymentSettings(BaseSettings):
 
     @property
     def model_name(self) -> str:
+        if self.model_dir is not None:
+            return self.model_dir.resolve().name
         return MODEL_NAME if self.model == "smollm2" else RANDOM_MODEL_NAME
 
 
 def engine_specs(settings: DeploymentSettings, model: Path) -> tuple[EngineSpec, EngineSpec]:
     """Returns the prefill and the decode engine that serve the model in directory ``model``."""
+    cpu = settings.device == "cpu"
+    random = settings.model == "random" and settings.model_dir is None
 
     def spec(role: Literal["prefill", "decode"], port: int, side_channel_port: int) -> EngineSpec:
         return EngineSpec(
@@ -70,12 +88,20 @@ def engine_specs(settings: DeploymentSettings, model: Path) -> tuple[EngineSpec,
             port=port,
             side_channel_port=side_channel_port,
             connector=settings.connector,
-            dtype=DTYPE,
-            load_format="dummy" if settings.model == "random" else "auto",
+            device=settings.device,
+            dtype=settings.dtype or (DTYPE if cpu else "auto"),
+            load_format=settings.load_format or ("dummy" if random else "auto"),
+            block_size=settings.block_size or (CPU_BLOCK_SIZE if cpu else GPU_BLOCK_SIZE),
+            max_model_len=settings.max_model_len,
             prefix_caching=settings.prefix_caching,
             cpu_threads=settings.cpu_threads,
             cpu_kv_cache_gib=settings.cpu_kv_cache_gib,
-            otlp_endpoint=settings.store_url,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            gpu_kv_cache_gib=settings.gpu_kv_cache_gib,
+            kv_buffer_device=settings.kv_buffer_device,
+            ucx_tls=settings.ucx_tls,
+            otlp_endpoint=settings.store_url if settings.engine_tracing else None,
+            extra_args=settings.engine_args,
         )
 
     return (

@@ -9,13 +9,14 @@ import argparse
 import sys
 import time
 from pathlib import Path
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from stack.engines.launch import RunningStack, running_stack
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError, interrupt_on_termination
-from stack.engines.settings import DeploymentSettings
+from stack.engines.settings import ConnectorChoice, DeploymentSettings
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _PORTS = {
@@ -32,6 +33,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_deployment_arguments(parser, run_dir=Path("out/up"))
     parser.add_argument("--model", choices=("smollm2", "random"), help="random: two layers, for tests (smollm2)")
     parser.add_argument("--prefix-caching", action="store_true", default=None, help="let engines reuse prompt KV")
+    _add_engine_arguments(parser.add_argument_group("the engines"))
+
+
+def _add_engine_arguments(group: Any) -> None:
+    connectors = get_args(ConnectorChoice)
+    group.add_argument("--device", choices=("cpu", "cuda"), help="cuda: both engines on this host's first GPU (cpu)")
+    group.add_argument("--model-dir", type=Path, metavar="DIR", help="serve this model directory instead of --model")
+    group.add_argument("--load-format", choices=("auto", "dummy"), help="dummy: random weights, for timing only")
+    group.add_argument("--dtype", help="of weights and KV cache (cpu: float32; cuda: the model's own)")
+    group.add_argument("--block-size", type=int, metavar="TOKENS", help="of a KV block (cpu: 32; cuda: 16)")
+    group.add_argument("--max-model-len", type=int, metavar="TOKENS", help="prompt and answer together (4096)")
+    group.add_argument("--connector", choices=connectors, help=f"({connectors[0]})")
+    group.add_argument("--gpu-memory-utilization", type=float, metavar="SHARE", help="of each engine (0.42)")
+    group.add_argument("--gpu-kv-cache-gib", type=float, metavar="GIB", help="of each engine, instead of profiling")
+    group.add_argument("--kv-buffer-device", choices=("cpu", "cuda"), help="cpu: move KV through host memory")
+    group.add_argument("--ucx-tls", metavar="LIST", help="transports that UCX may use, such as tcp,cuda_copy,self")
 
 
 def add_deployment_arguments(parser: argparse.ArgumentParser, run_dir: Path) -> None:
