@@ -40,6 +40,7 @@ __all__ = [
     "KVConnectorHandshakeMetadata",
     "KVConnectorRole",
     "MultiConnector",
+    "TracedMetrics",
     "TracedPromMetrics",
     "TracedPullConnector",
     "TracedPushConnector",
@@ -88,7 +89,21 @@ class TracedPromMetrics(NixlPromMetrics):
             self._failed = True
 
 
-class _Traced:
+class TracedMetrics:
+    """Mixed in before an upstream connector: its statistics and metrics carry kvpath's samples as well."""
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TracedStats:
+        return TracedStats.from_data(data)
+
+    @classmethod
+    def build_prom_metrics(
+        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
+    ) -> TracedPromMetrics:
+        return TracedPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
+
+
+class _Traced(TracedMetrics):
     """Mixed in before an upstream NIXL connector: the same connector, observed."""
 
     mode: str
@@ -172,16 +187,6 @@ class _Traced:
     def get_kv_connector_stats(self) -> Any:
         upstream = super().get_kv_connector_stats()  # type: ignore[misc]
         return _with_samples(upstream, self.runtime)
-
-    @classmethod
-    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TracedStats:
-        return TracedStats.from_data(data)
-
-    @classmethod
-    def build_prom_metrics(
-        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
-    ) -> TracedPromMetrics:
-        return TracedPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         try:

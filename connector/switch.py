@@ -26,8 +26,7 @@ from connector.nixl import (
     KVConnectorHandshakeMetadata,
     KVConnectorRole,
     MultiConnector,
-    TracedPromMetrics,
-    TracedStats,
+    TracedMetrics,
     on_few_cores,
     runtime_of,
 )
@@ -40,7 +39,7 @@ class SwitchHandshakeMetadata(KVConnectorHandshakeMetadata):
     children: tuple[KVConnectorHandshakeMetadata | None, ...]
 
 
-class SwitchConnector(MultiConnector):
+class SwitchConnector(TracedMetrics, MultiConnector):
     """Serves each request by the child that its transfer mode names; requests without one are not transferred."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -124,16 +123,6 @@ class SwitchConnector(MultiConnector):
             if stats is not None:
                 total = stats if total is None else total.aggregate(stats)
         return total
-
-    @classmethod
-    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> TracedStats:
-        return TracedStats.from_data(data)
-
-    @classmethod
-    def build_prom_metrics(
-        cls, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any
-    ) -> TracedPromMetrics:
-        return TracedPromMetrics(vllm_config, metric_types, labelnames, per_engine_labelvalues)
 
     def shutdown(self) -> None:
         try:
