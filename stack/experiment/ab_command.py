@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from connector import names
 from stack.analysis.source import DEFAULT_URL
 from stack.analysis.terminal import terminal_of
+from stack.experiment.errors import EXIT_FAILED, EXIT_USAGE, ExperimentError
 from stack.experiment.plan import Changes, Plan, PlanError, make_plan
 from stack.experiment.plan_text import plan_text
 from stack.experiment.presets import DEMO, PRESETS
 from stack.experiment.prompts import Line, PromptsError, read_prompts
 from stack.experiment.run_folder import PLAN, FolderError, RunFolder
-from stack.experiment.target import TargetError
+from stack.experiment.target import Asker, Target, TargetError
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
 DEFAULT_ROUTER = "http://127.0.0.1:8000"
 NO_TRACES = "none"
 T = TypeVar("T")
@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the published values, send nothing")
     parser.add_argument("--out", type=Path, metavar="DIR", help="the run's folder (out/ab/PRESET)")
     parser.add_argument("--resume", action="store_true", help="go on with the folder's experiment")
-    parser.add_argument("--no-probe", action="store_true", help="leave the link probe out")
+    probe = parser.add_mutually_exclusive_group()
+    probe.add_argument("--probe", type=Path, metavar="FILE", help="a link probe made before: `kvpath probe --json`")
+    probe.add_argument("--no-probe", action="store_true", help="leave the link probe out")
     parser.add_argument("--json", action="store_true", help="print the plan or the result as JSON")
 
 
@@ -54,6 +56,8 @@ def run(args: argparse.Namespace) -> int:
         return _run(args)
     except (PlanError, PromptsError, FolderError, TargetError) as error:
         return _complain(str(error), EXIT_USAGE)
+    except ExperimentError as error:
+        return _complain(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         if error.name not in ("numpy", "scipy"):
             raise
@@ -108,22 +112,25 @@ def _resumed(args: argparse.Namespace, folder: RunFolder) -> tuple[Plan, list[Li
 
 def _measure(args: argparse.Namespace, plan: Plan, lines: list[Line], folder: RunFolder | None, out: Path) -> int:
     # These need numpy and scipy.
-    from stack.experiment.local_probe import local_probe
+    from stack.experiment.local_probe import local_probe, read_probe
     from stack.experiment.result_text import result_text
-    from stack.experiment.run import ExperimentError, Setup, run_experiment
-    from stack.experiment.target import Asker
+    from stack.experiment.run import Setup, run_experiment
 
-    with Asker(args.router) as asker:
-        asker.target()  # before a folder is made
-    folder = folder or RunFolder.create(out, plan)
+    probe: Callable[[Target, Plan], Mapping[str, Any]] | None = local_probe
+    if args.probe is not None:
+        probed = read_probe(args.probe)
+        probe = lambda *_: probed  # noqa: E731
+    elif args.no_probe or len(set(plan.modes)) == 1:
+        probe = None
+    if folder is None:
+        with Asker(args.router) as asker:
+            asker.target()  # before a folder is made
+        folder = RunFolder.create(out, plan)
     say = _progress(sys.stderr if args.json else sys.stdout)
     say(plan_text(plan, terminal_of(sys.stdout)) + "\n")
     traces = None if args.traces == NO_TRACES else args.traces or DEFAULT_URL
-    probe = None if args.no_probe or len(set(plan.modes)) == 1 else local_probe
     try:
         result = run_experiment(folder, Setup(args.router, traces, lines, probe), say)
-    except ExperimentError as error:
-        return _complain(str(error), error.exit_code)
     except KeyboardInterrupt:
         return _complain(f"interrupted; finished blocks are kept: --resume --out {folder.path}", EXIT_FAILED)
     if args.json:

@@ -1,16 +1,18 @@
 """Offers one block of requests, open-loop: each is sent at its own instant, whatever became of those before it.
 
-Why not vLLM's ``vllm.benchmarks.serve``? Read in 0.32.0 and tried against one server (see the README): it is
-open-loop too, and both clients agree on TTFT. What it lacks for a comparison that can be believed:
+Why not vLLM's ``vllm.benchmarks.serve``? Its source was read (0.32.0), and both clients were run in turns against one
+stub engine, 720 requests each at 40 requests/s on two busy cores: TTFT p50 1.26 ms (vLLM) and 1.01 ms (this), time
+between tokens p50 9.98 ms in both (the stub's interval is 10 ms), 2.1 and 2.2 ms of CPU a request. So both measure the
+same, and vLLM's is open-loop as well. What it lacks for a comparison that can be believed:
 
-- its TTFT starts when a request's task gets to run, and how late that was is recorded only for its own semaphore; here
-  the scheduled and the real instant stand in every row, and the lag is part of the report;
-- its instants come from the wall clock, and its gaps are rescaled so that the last request is due at exactly
-  ``n / rate``: no Poisson process any more;
-- it stamps a token after parsing its JSON (completions), here when its bytes were read;
-- it keeps neither the trace id nor status and kind of an error, so requests cannot be joined with their traces;
-- it does not pair prompts between runs, and one run has one mode: blocks would each pay for a new process, whose
-  import of vLLM takes longer than the block.
+- Its TTFT starts when a request's task gets to run; how late that was is not recorded. Here the scheduled and the real
+  instant stand in every row, and the lag is part of the report (in that run: p50 0.7 ms, p99 11 ms).
+- It takes the arrivals from the wall clock, and stretches them so that the last is due at exactly ``n / rate``, which
+  no Poisson process does.
+- It stamps a completion's token after parsing its JSON; here it is the instant at which its bytes were read.
+- It keeps neither trace ids nor the status of errors, so requests cannot be joined with their traces.
+- It does not pair prompts between runs, and one run has one mode: each block would pay for a process whose import of
+  vLLM alone (36 s in that run) takes longer than the block.
 """
 
 from __future__ import annotations

@@ -130,10 +130,13 @@ def make_plan(preset: Preset, changes: Changes = Changes()) -> Plan:
     for rate in chosen.rates:
         if not 0 < rate < 1e6:
             raise PlanError(f"a rate must be a positive number of requests/s, got {rate:g}")
-    cells = tuple(
-        Cell(rate, length, chosen.output_tokens, *_length(chosen, rate, changes.requests))
-        for length, rate in product(lengths, chosen.rates)
-    )
+    if chosen.loads and not (changes.rates or changes.input_tokens or changes.requests or changes.prompts):
+        cells = tuple(Cell(load.rate, load.input_tokens, chosen.output_tokens, load.requests) for load in chosen.loads)
+    else:
+        cells = tuple(
+            Cell(rate, length, chosen.output_tokens, *_length(chosen, rate, changes.requests))
+            for length, rate in product(lengths, chosen.rates)
+        )
     _check(chosen, cells)
     seed = 1 if changes.seed is None else changes.seed
     blocks: list[Block] = []

@@ -26,9 +26,19 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
+class PresetLoad:
+    """One combination that is offered as it stands; ``requests`` are a block's."""
+
+    input_tokens: int
+    rate: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Preset:
     """Every rate is combined with every input length. ``rates`` in requests/s, lengths in tokens.
 
+    With ``loads``, these are offered instead, in their order, unless other rates, lengths or requests are asked for.
     A block has ``requests``, or as many as arrive in ``block_s`` seconds when that is more; ``blocks`` is the number
     of blocks of each arm in every combination.
     """
@@ -43,10 +53,13 @@ class Preset:
     blocks: int
     block_s: float = 0.0
     lead_in_s: float = 0.0  # at the start of a block; not counted
+    loads: tuple[PresetLoad, ...] = ()
     warm_up: int = 1  # requests of each arm before the blocks of a combination; they are not counted
     modes: tuple[str, str] = (names.MODE_PUSH, names.MODE_PULL)
-    block_size: int = 16  # tokens of a KV block, for the link probe
-    kv_dtype: str | None = None  # of the KV cache, if it is not the model's own; for the link probe
+    # For a link probe on this host; without a device the engines' hosts are probed by hand (`kvpath probe`).
+    probe_device: str | None = None
+    block_size: int = 16  # tokens
+    kv_dtype: str | None = None  # of the KV cache, if it is not the model's own
     published: tuple[Published, ...] = ()
 
 
@@ -59,6 +72,7 @@ DEMO = Preset(
     output_tokens=12,
     requests=2,
     blocks=8,
+    probe_device="cpu",
     block_size=32,
     kv_dtype="float32",
 )
@@ -83,5 +97,26 @@ SEED = Preset(
     ),
 )
 
+# Long prompts have few requests a block: over an emulated READ (0.5 GB/s) 16k tokens take 5 s each. What matters most
+# comes first, so that a run that is cut short has it.
+GPU1 = Preset(
+    name="gpu1",
+    summary="an 8B model on one GPU that both engines share: 512 to 16k input tokens, several rates",
+    needs="`kvpath up --device cuda` with a model of Qwen3-8B's shape and --max-model-len 17408",
+    rates=(0.5, 2),
+    input_tokens=(512, 4096, 8192, 16384),
+    output_tokens=64,
+    requests=2,
+    blocks=6,
+    loads=(
+        PresetLoad(4096, 0.5, 2),
+        PresetLoad(16384, 0.2, 1),
+        PresetLoad(512, 4, 4),
+        PresetLoad(4096, 2, 3),
+        PresetLoad(8192, 0.5, 1),
+    ),
+    probe_device="cuda:0",
+)
+
 # A preset is registered here and nowhere else; its name is what `--preset` takes.
-PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (DEMO, SEED)}
+PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (DEMO, SEED, GPU1)}

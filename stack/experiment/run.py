@@ -15,6 +15,7 @@ from stack.analysis.trace import Trace
 from stack.experiment.client import RequestError, completion_body, new_session, stream
 from stack.experiment.collect import collect_traces
 from stack.experiment.environment import environment, processes
+from stack.experiment.errors import EXIT_FAILED, EXIT_USAGE, ExperimentError
 from stack.experiment.load import REQUEST_TIMEOUT_S, Load, Row, offer
 from stack.experiment.plan import Block, Cell, Plan, arrivals_ns
 from stack.experiment.prompts import SAMPLE_CHARACTERS, Line, Prompt, PromptSource, measured_ratio, window
@@ -23,18 +24,9 @@ from stack.experiment.run_folder import ENVIRONMENT, PROBE, RESULT, FinishedBloc
 from stack.experiment.target import Asker, Target
 from stack.experiment.traced import path_row_from, path_rows
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
 RATIO = "characters_a_token"
 Say = Callable[[str], None]
 Probe = Callable[[Target, Plan], Mapping[str, Any]]
-
-
-class ExperimentError(Exception):
-    """The experiment cannot go on; one line for the user. What was recorded stays."""
-
-    def __init__(self, message: str, exit_code: int = EXIT_FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +47,14 @@ class Setup:
 
 def run_experiment(folder: RunFolder, setup: Setup, say: Say) -> Result:
     """Runs every block that is not finished yet; raises ``TargetError``, ``FolderError`` or ``ExperimentError``."""
+    if not all(map(folder.finished, folder.plan.blocks)):
+        _run_blocks(folder, setup, say)
+    result = result_of(folder)
+    folder.write(RESULT, result.document())
+    return result
+
+
+def _run_blocks(folder: RunFolder, setup: Setup, say: Say) -> None:
     with Asker(setup.router) as asker:
         target = asker.target()
         _check(target, folder.plan)
@@ -69,15 +69,12 @@ def run_experiment(folder: RunFolder, setup: Setup, say: Say) -> Result:
                         run.block(runner, session, block)
             finally:
                 runner.run(session.close())
-    result = result_of(folder, notes=tuple(run.notes))
-    folder.write(RESULT, result.document())
-    return result
 
 
-def result_of(folder: RunFolder, notes: tuple[str, ...] = ()) -> Result:
+def result_of(folder: RunFolder) -> Result:
     """Makes the result of what is recorded in a folder."""
-    target = (folder.read(ENVIRONMENT) or {}).get("target", {})
-    engines = list(target.get("engines", {}).values())
+    known = folder.read(ENVIRONMENT) or {}
+    engines = list(known.get("target", {}).get("engines", {}).values())
     return make_result(
         Measured(
             plan=folder.plan,
@@ -86,7 +83,7 @@ def result_of(folder: RunFolder, notes: tuple[str, ...] = ()) -> Result:
             blocks=folder.blocks(),
             probe=folder.read(PROBE),
             decode_engines=engines.count("decode") if engines else None,
-            notes=notes,
+            notes=tuple(known.get("notes", ())),
         )
     )
 
@@ -122,7 +119,6 @@ class _Run:
         self._plan = folder.plan
         self._traces = setup.traces
         self._source = PromptSource(tuple(setup.lines))
-        self.notes: list[str] = [] if setup.traces else ["traces were not asked for: no stages"]
 
     def prepare(self, runner: asyncio.Runner, session: aiohttp.ClientSession) -> None:
         """Measures characters a token, tries the longest request, and records the environment; once a folder."""
@@ -144,6 +140,8 @@ class _Run:
         longest = max(self._first_prompts(), key=lambda prompt: len(prompt.text))
         runner.run(self._try(session, longest))
         self._folder.write(ENVIRONMENT, environment(self._target, self._setup.extra) | {RATIO: ratio})
+        if self._traces is None:
+            self._note("traces were not asked for: no stages")
 
     def _first_prompts(self) -> list[Prompt]:
         if self._setup.lines:
@@ -171,8 +169,7 @@ class _Run:
         try:
             self._folder.write(PROBE, self._setup.probe(self._target, self._plan))
         except ExperimentError as error:
-            self._say(f"no link probe: {error}")
-            self.notes.append(f"no link probe: {error}")
+            self._note(f"no link probe: {error}")
 
     def block(self, runner: asyncio.Runner, session: aiohttp.ClientSession, block: Block) -> None:
         """Runs one block; only when everything of it is on disk does it count."""
@@ -228,9 +225,15 @@ class _Run:
     def _without_traces(self, reason: str) -> list[Trace]:
         """Asks no more: every block would wait in vain."""
         self._traces = None
-        self.notes.append(f"no traces, so no stages from there on: {reason}")
-        self._say(self.notes[-1])
+        self._note(f"no traces, so no stages from there on: {reason}")
         return []
+
+    def _note(self, text: str) -> None:
+        """Says something that belongs to the result, also to that of a run which is resumed later."""
+        self._say(f"note: {text}")
+        known = self._folder.read(ENVIRONMENT) or {}
+        if text not in known.get("notes", ()):
+            self._folder.write(ENVIRONMENT, known | {"notes": [*known.get("notes", ()), text]})
 
     def _note_processes(self, traces: Sequence[Trace]) -> None:
         known = self._folder.read(ENVIRONMENT) or {}

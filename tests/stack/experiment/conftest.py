@@ -151,7 +151,7 @@ class Recorded:
     blocks: dict[int, FinishedBlock]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def record() -> Callable[[Plan, Callable[[int, int, int], Figures]], Recorded]:
     def made(plan: Plan, figures: Callable[[int, int, int], Figures]) -> Recorded:
         rows: list[Row] = []

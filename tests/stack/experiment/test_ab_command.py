@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from stack.__main__ import main
+from stack.experiment.run_folder import RunFolder
 
 SMALL = [
     "--rates",
@@ -154,6 +156,20 @@ def test_an_empty_prompts_file(capsys, tmp_path):
     assert "has no prompts" in refused(capsys, "--prompts", str(tmp_path / "empty.jsonl"))
 
 
+def test_a_link_probe_from_a_file(small, capsys, tmp_path):
+    arguments = [a for a in small if a != "--no-probe"]
+    path = tmp_path / "probe.json"
+    path.write_text("{}")
+    assert "is not the JSON of `kvpath probe`" in refused(capsys, *arguments, "--probe", str(path))
+    assert not (tmp_path / "run").exists()
+    probe = {"schema": "kvpath.probe/1", "results": [], "transport": {"READ": {"name": "tcp", "emulated": True}}}
+    path.write_text(json.dumps(probe))
+    assert run(*arguments, "--probe", str(path), "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["probe"] == probe
+    assert result["verdict"]["headline"].startswith("This comparison is about the transport")
+
+
 def test_a_prompt_longer_than_the_model_takes(small, capsys, deployment, tmp_path):
     from stack.router.stub_engine import Reply
 
@@ -174,3 +190,26 @@ def test_a_folder_in_use_and_another_plan(small, capsys, tmp_path):
     plan.write_text(plan.read_text().replace("kvpath.experiment/1", "kvpath.experiment/0"))
     assert "was written in format 'kvpath.experiment/0'" in refused(capsys, *small, "--resume")
     assert (tmp_path / "run" / "requests.jsonl").read_bytes() == rows
+
+
+def test_control_c_keeps_what_is_finished_and_resume_goes_on(deployment, tmp_path):
+    out = str(tmp_path / "run")
+    command = [sys.executable, "-m", "stack", "ab", "--out", out, "--router", deployment.url, "--traces", "none"]
+    slow = ["--rates", "400", "--requests", "2", "--blocks", "400", "--no-probe", "--input-tokens", "5"]
+    with subprocess.Popen([*command, *slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("block 5/"):
+                process.send_signal(signal.SIGINT)
+                break
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 1, errors
+    assert errors.splitlines() == [f"kvpath ab: interrupted; finished blocks are kept: --resume --out {out}"]
+    folder = RunFolder.open(tmp_path / "run")
+    done = len(folder.blocks())
+    assert done >= 5
+    assert len(folder.requests()) >= 2 + 2 * 3
+    with subprocess.Popen([*command, "--resume", "--no-probe"], stdout=subprocess.PIPE, text=True) as process:
+        resumed = next(line for line in process.stdout if line.startswith("block "))
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert resumed.startswith(f"block {done + 1}/")

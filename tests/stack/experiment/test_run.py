@@ -10,9 +10,10 @@ import pytest
 
 from connector import names
 from stack.analysis.synthetic import MS, Figures
+from stack.experiment.errors import ExperimentError
 from stack.experiment.plan import Changes, make_plan
 from stack.experiment.presets import DEMO
-from stack.experiment.run import ExperimentError, Setup, run_experiment
+from stack.experiment.run import Setup, run_experiment
 from stack.experiment.run_folder import RunFolder
 from stack.router.stub_engine import Reply
 

@@ -17,7 +17,7 @@ from stack.experiment.split import PARTS
 from stack.experiment.target import EarlyChoices
 from stack.experiment.verdict import FASTER, NO_DATA, NO_DIFFERENCE, TOO_FEW, TRANSPORT
 
-PLAN = make_plan(DEMO, Changes(rates=(1.0,), input_tokens=(8192,), requests=4, blocks=8))
+PLAN = make_plan(DEMO, Changes(rates=(1.0,), input_tokens=(8192,), requests=4, blocks=6))
 PUSH, PULL = 0, 1
 USUAL = Figures()
 
@@ -99,13 +99,18 @@ PLACES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def quiet(record):
+    """What the same requests show without any delay."""
+    return verdict_of(record(PLAN, noisy), HOST_BUFFERS).split
+
+
 @pytest.mark.parametrize(("place", "stage", "arm"), [(p, s, arm) for p, s, arms in PLACES for arm in arms])
-def test_an_injected_delay_is_attributed_and_named(record, place, stage, arm):
+def test_an_injected_delay_is_attributed_and_named(record, quiet, place, stage, arm):
     def figures(of_arm, pair, index):
         made = noisy(of_arm, pair, index)
         return replace(made, **{place: getattr(made, place) + DELAY}) if of_arm == arm else made
 
-    quiet = verdict_of(record(PLAN, noisy), HOST_BUFFERS).split
     verdict = verdict_of(record(PLAN, figures), HOST_BUFFERS)
     (part,) = [part for part in verdict.split.parts if stage in part.stages]
     (before,) = [part for part in quiet.parts if stage in part.stages]
@@ -226,9 +231,9 @@ def test_the_early_choice_of_d_is_told(record):
     recorded = record(PLAN, noisy)
     recorded.blocks = {n: replace(b, early_choices=EarlyChoices(3, 1)) for n, b in recorded.blocks.items()}
     verdict = verdict_of(recorded, decode_engines=3)
-    # Warm-up and pull do not count: eight push blocks of four choices.
-    assert (verdict.price.choices, verdict.price.regretted) == (32, 8)
-    assert any("would have been another one in 25% of 32 requests" in s for s in verdict.sentences)
+    # Warm-up and pull do not count: six push blocks of four choices.
+    assert (verdict.price.choices, verdict.price.regretted) == (24, 6)
+    assert any("would have been another one in 25% of 24 requests" in s for s in verdict.sentences)
     assert any("one decode engine" in s for s in verdict_of(recorded, decode_engines=1).sentences)
 
 
