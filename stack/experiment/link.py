@@ -24,17 +24,32 @@ _MIN_TRANSFERS = 5
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Gigabytes (1e9) per second of both directions under one condition (a layout of the probe, or the transfers)."""
+    """Gigabytes (1e9) per second of both directions under one condition (a layout of the probe, or the transfers).
+
+    Medians, and where they are known the best of all repetitions, which other load disturbs least.
+    """
 
     condition: str
     write: float
     read: float
+    best: tuple[float, ...] | None = None
 
     @property
     def ratio(self) -> float:
         """The faster direction over the slower."""
-        low, high = sorted((self.write, self.read))
-        return high / low if low > 0 else float("inf")
+        return _ratio(self.write, self.read)
+
+    @property
+    def unequal(self) -> bool:
+        """More than :data:`MAX_RATIO` apart, by the medians and by the best: a busy moment alone is not the link."""
+        if self.ratio <= MAX_RATIO or self.best is None:
+            return self.ratio > MAX_RATIO
+        return _ratio(*self.best) > MAX_RATIO and (self.best[0] > self.best[1]) == (self.write > self.read)
+
+
+def _ratio(one: float, other: float) -> float:
+    low, high = sorted((one, other))
+    return high / low if low > 0 else float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +80,27 @@ def judge_link(probe: Mapping[str, Any] | None, moved: Sequence[Moved]) -> Link:
 
 
 def _probe_rates(probe: Mapping[str, Any]) -> tuple[Rates, ...]:
-    """The rates of the largest size that was probed in both directions, by layout."""
+    """The rates of the largest size that was probed in both directions, one transfer at a time, by layout."""
     found: list[Rates] = []
-    results = probe.get("results", ())
+    results = _alone(probe)
     for layout in dict.fromkeys(r["layout"] for r in results):
-        by_size: dict[int, dict[str, float]] = {}
+        by_size: dict[int, dict[str, Mapping[str, Any]]] = {}
         for r in results:
             if r["layout"] == layout:
-                by_size.setdefault(r["bytes"], {})[r["operation"]] = r["gigabytes_per_second"]
-        both = {size: rates for size, rates in by_size.items() if set(OPERATIONS) <= set(rates)}
+                by_size.setdefault(r["bytes"], {})[r["operation"]] = r
+        both = {size: rows for size, rows in by_size.items() if set(OPERATIONS) <= set(rows)}
         if both:
-            write, read = (both[max(both)][operation] for operation in OPERATIONS)
-            found.append(Rates(f"{layout} blocks", write, read))
+            rows = [both[max(both)][operation] for operation in OPERATIONS]
+            write, read = (row["gigabytes_per_second"] for row in rows)
+            known = all("best_gigabytes_per_second" in row for row in rows)
+            best = tuple(float(row["best_gigabytes_per_second"]) for row in rows) if known else None
+            found.append(Rates(f"{layout} blocks", write, read, best))
     return tuple(found)
+
+
+def _alone(probe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The probe's rows without those of several transfers at once."""
+    return [r for r in probe.get("results", ()) if r.get("concurrency", 1) == 1]
 
 
 def _transports(probe: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -99,7 +122,7 @@ def _reasons(rates: Sequence[Rates], emulated: Sequence[str], transports: Mappin
         f"the link moves {_rate(r.write)} by WRITE (push) and {_rate(r.read)} by READ (pull) with {r.condition}: "
         f"a factor of {r.ratio:.3g}"
         for r in rates
-        if r.ratio > MAX_RATIO
+        if r.unequal
     ]
     found += [
         f"{operation} is emulated in software ({transports.get(operation, 'unknown transport')})"
@@ -119,7 +142,7 @@ def prediction_notes(probe: Mapping[str, Any] | None, moved: Sequence[Moved]) ->
     notes = []
     for operation in OPERATIONS:
         own = [m for m in moved if m.operation == operation and m.bytes > 0 and m.time_ns > 0]
-        measured = [r for r in probe.get("results", ()) if r["operation"] == operation]
+        measured = [r for r in _alone(probe) if r["operation"] == operation]
         if own and measured:
             notes.append(_prediction_note(operation, own, measured))
     return notes

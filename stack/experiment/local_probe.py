@@ -13,7 +13,7 @@ from stack.experiment.presets import PRESETS
 from stack.experiment.target import Target
 
 SCHEMA = "kvpath.probe/1"
-REPETITIONS = 5
+REPETITIONS = 15
 TOKENS_OF_A_FILE = 1024  # what is probed when prompts come from a file
 
 

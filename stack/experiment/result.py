@@ -170,7 +170,7 @@ def _paired(arms: tuple[Arm, Arm]) -> PairedTest | None:
 
 def _link(arms: tuple[Arm, Arm], measured: Measured) -> tuple[Link, list[str]]:
     moved = [m for arm in arms for m in _moved(arm)]
-    if len(set(measured.plan.modes)) == 1:
+    if len({mode == names.MODE_PUSH for mode in measured.plan.modes}) == 1:
         return Link("nothing", notes=("both arms move KV the same way",)), prediction_notes(measured.probe, moved)
     link = judge_link(measured.probe, moved)
     return link, [*link.notes, *prediction_notes(measured.probe, moved)]

@@ -73,7 +73,7 @@ def _part(arms: tuple[str, str], part: Part) -> str:
         for stage, ns in sorted(part.stages.items(), key=lambda item: -abs(item[1]))
         if abs(ns) >= _NAMED_SHARE * max(abs(part.difference_ns), 1)
     )
-    return f"{_ms(abs(part.difference_ns))} ms more {_WHAT[part.name]} with {slower} ({stages})"
+    return f"{slower} spends {_ms(abs(part.difference_ns))} ms more on {_WHAT[part.name]} ({stages})"
 
 
 def _main_stage(part: Part) -> str:

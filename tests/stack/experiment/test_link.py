@@ -83,6 +83,25 @@ def test_the_probe_is_believed_before_the_transfers():
     assert (link.source, link.reasons) == (PROBE, ())
 
 
+def with_best(write, read):
+    rows = both("contiguous", 3.4, 0.9)
+    return probe(*({**r, "best_gigabytes_per_second": b} for r, b in zip(rows, (write, read), strict=True)))
+
+
+def test_a_busy_moment_is_not_the_link():
+    """The medians are 3.8 times apart; where the best repetitions are not, something else had the machine."""
+    assert judge_link(with_best(5.0, 4.5), []).reasons == ()
+    assert judge_link(with_best(0.9, 3.4), []).reasons == ()
+    assert judge_link(with_best(5.0, 1.2), []).reasons
+
+
+def test_several_transfers_at_once_do_not_decide():
+    rows = [{**r, "concurrency": 4} for r in both("contiguous", 9.0, 1.0)]
+    document = probe(*both("contiguous", 5.0, 5.0), *rows)
+    assert judge_link(document, []).reasons == ()
+    assert "the probe predicts 2 ms" in prediction_notes(document, moved("WRITE", 5.0))[0]
+
+
 def test_an_empty_probe_is_none():
     assert judge_link(probe(), moved("WRITE", 6.0) + moved("READ", 2.0)).source == TRANSFERS
 
