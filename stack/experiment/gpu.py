@@ -1,0 +1,108 @@
+"""measure push, pull and the cost of tracing on one GPU that both engines share, arm by arm
+
+``python -m stack.experiment.gpu --all`` on a host with a CUDA device, vLLM and NIXL. Every arm starts its own engines,
+probes the link, compares greedy texts, runs the experiment, and stops the engines; what is finished is not done again
+(``--work`` keeps it), so a run that hits ``--time-limit`` goes on where it ended. What an arm gave is packed into
+``--out`` whenever it ends, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from stack.engines.model import ModelError
+from stack.engines.processes import DeploymentError, interrupt_on_termination
+from stack.engines.shaped_model import LAYERS
+from stack.engines.up import Progress
+from stack.experiment.client import RequestError
+from stack.experiment.errors import ExperimentError
+from stack.experiment.gpu_arms import ARMS, TRACING
+from stack.experiment.gpu_host import Say, TimeIsUp, pack, time_limit
+from stack.experiment.gpu_tracing import tracing_arm
+from stack.experiment.gpu_transport import transport_arm
+from stack.experiment.site_check import site_check
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+STOP_S = 30.0  # of the time limit, for stopping engines and packing
+LEAST_S = 100.0  # an arm is not begun with less
+DONE = "done.json"
+ORDER = ("default-16", "host-16", "tcp-16", "default-64", TRACING, "host-64", "tcp-64")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_argument_group("what")
+    what.add_argument("--site-check", action="store_true", help="check packages, GPU, vLLM, NIXL; start no engine")
+    what.add_argument("--arm", action="append", choices=ORDER, metavar="NAME", help=f"one of {', '.join(ORDER)}")
+    what.add_argument("--all", action="store_true", help="every arm, in this order")
+    where = parser.add_argument_group("where")
+    where.add_argument("--out", type=Path, default=Path("out/gpu"), metavar="DIR", help="packed results (out/gpu)")
+    where.add_argument("--work", type=Path, default=Path("/tmp/kvpath-gpu"), metavar="DIR", help="kept between runs")
+    where.add_argument("--tokenizer", type=Path, metavar="DIR", help="with SmolLM2's tokenizer.json")
+    how = parser.add_argument_group("how")
+    how.add_argument("--time-limit", type=float, metavar="S", help="everything has ended by then")
+    how.add_argument("--weights", choices=("random", "dummy"), default="random", help="dummy: texts prove nothing")
+    how.add_argument("--layers", type=int, default=LAYERS, metavar="N", help=f"of the model ({LAYERS})")
+    how.add_argument("--blocks", type=int, metavar="N", help="of each mode in each combination (6)")
+    how.add_argument("--loads", type=int, metavar="N", help="only the first N combinations")
+    how.add_argument("--probe-tokens", type=int, default=4096, metavar="N", help="(4096)")
+    how.add_argument("--probe-repetitions", type=int, default=3, metavar="N", help="(3)")
+    how.add_argument("--text-prompts", type=int, default=2, metavar="N", help="prompts of 16k tokens (2); 0: no check")
+    how.add_argument("--rounds", type=int, default=30, metavar="N", help="of the tracing arm (30)")
+    how.add_argument("--upstream-tracing", action="store_true", help="vLLM's own tracing in the baseline, too")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m stack.experiment.gpu", description=(__doc__ or "").splitlines()[0])
+    add_arguments(parser)
+    args = parser.parse_args(argv)
+    if args.site_check:
+        return site_check(args.tokenizer)
+    arms = list(ORDER) if args.all else args.arm
+    if not arms:
+        parser.error("name an --arm, or --all, or --site-check")
+    interrupt_on_termination()
+    say = Progress()
+    deadline = None if args.time_limit is None else time.monotonic() + args.time_limit - STOP_S
+    try:
+        with time_limit(deadline):
+            return _run_arms(args, arms, deadline, say)
+    except TimeIsUp:
+        say("the time limit: nothing is left running; the same command goes on from here")
+    except KeyboardInterrupt:
+        say("interrupted; nothing is left running")
+    return EXIT_FAILED
+
+
+def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | None, say: Say) -> int:
+    args.out.mkdir(parents=True, exist_ok=True)
+    status = 0
+    for name in arms:
+        folder = args.work / name
+        if (folder / DONE).exists():
+            say(f"{name}: done before")
+            pack(folder, args.out)
+            continue
+        if deadline is not None and deadline - time.monotonic() < LEAST_S:
+            say(f"{name}: not begun, less than {LEAST_S:.0f} s are left")
+            status = EXIT_FAILED
+            continue
+        say(f"=== {name}")
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            tracing_arm(args, folder, say) if name == TRACING else transport_arm(args, ARMS[name], folder, say)
+            (folder / DONE).write_text(json.dumps({"arm": name, "ended": time.time()}))
+        except (DeploymentError, ModelError, ExperimentError, RequestError) as error:
+            say(f"{name}: {error}")
+            status = EXIT_FAILED
+        finally:
+            pack(folder, args.out)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

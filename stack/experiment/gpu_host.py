@@ -1,0 +1,93 @@
+"""What every arm of the GPU measurements needs of its host: the model, a time limit, the packed results."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stack.engines.command_line import engine_argv, engine_env
+from stack.engines.launch import RunningStack
+from stack.engines.model import ModelError
+from stack.engines.processes import Part, RunningPart
+from stack.engines.shaped_model import LAYERS, SHAPE_NAME, has_weights, prepare_shaped
+
+REQUEST_TIMEOUT_S = 240.0
+Say = Callable[[str], None]
+
+
+class TimeIsUp(KeyboardInterrupt):
+    """The time limit: ends what runs as Ctrl-C does, also inside an event loop."""
+
+
+def model_of(args: argparse.Namespace, say: Say, weights: bool = True) -> Path:
+    name = SHAPE_NAME if args.layers == LAYERS else f"{SHAPE_NAME}-{args.layers}-layers"
+    directory: Path = args.work / "models" / name
+    if not (directory / "config.json").exists():
+        if args.tokenizer is None:
+            raise ModelError("the model needs a tokenizer: give --tokenizer DIR")
+        prepare_shaped(directory, args.tokenizer, args.layers)
+    if weights and args.weights == "random" and not has_weights(directory):
+        started = time.monotonic()
+        say(f"writing random weights to {directory} (once)")
+        log = args.work / "weights.log"
+        writing = RunningPart(
+            Part("weights", (sys.executable, "-m", "stack.engines.shaped_model", str(directory)), log)
+        )
+        try:
+            while not writing.wait(10.0):
+                say(f"still writing weights ({time.monotonic() - started:.0f} s)")
+        finally:
+            writing.ask_to_stop()
+            writing.wait(5.0)
+        if not has_weights(directory):
+            raise ModelError(f"the weights could not be written; {log} says why")
+    return directory
+
+
+def engines_of(stack: RunningStack) -> dict[str, Any]:
+    return {
+        spec.role: {"argv": list(engine_argv(spec)), "env": engine_env(spec)} for spec in (stack.prefill, stack.decode)
+    }
+
+
+def gpu() -> str | None:
+    """Returns what the driver says of the GPU; ``None`` when it cannot be asked."""
+    query = "--query-gpu=name,driver_version,memory.total,memory.used"
+    try:
+        asked = subprocess.run(["nvidia-smi", query, "--format=csv"], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return asked.stdout.strip() or None
+
+
+@contextmanager
+def time_limit(deadline: float | None) -> Iterator[None]:
+    """Raises :class:`TimeIsUp` in the main thread at ``deadline`` (monotonic seconds), if the block still runs."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeIsUp
+
+    if deadline is None:
+        yield
+        return
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, max(0.001, deadline - time.monotonic()))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def pack(folder: Path, out: Path) -> None:
+    """Writes ``NAME.tar.gz`` (everything but the trace store) and the readable results of an arm into ``out``."""
+    with tarfile.open(out / f"{folder.name}.tar.gz", "w:gz") as packed:
+        packed.add(folder, folder.name, filter=lambda entry: None if ".sqlite" in entry.name else entry)
