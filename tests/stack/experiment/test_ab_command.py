@@ -6,12 +6,14 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from stack.__main__ import main
 from stack.experiment.run_folder import RunFolder
 
+ROOT = Path(__file__).parents[3]
 SMALL = [
     "--rates",
     "400",
@@ -213,3 +215,14 @@ def test_control_c_keeps_what_is_finished_and_resume_goes_on(deployment, tmp_pat
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
     assert resumed.startswith(f"block {done + 1}/")
+
+
+@pytest.mark.parametrize("package", ["numpy", "scipy"])
+def test_statistics_that_are_not_installed(package, tmp_path):
+    code = f"import sys; sys.modules['{package}'] = None; from stack.__main__ import main; sys.exit(main(['ab']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"kvpath ab: the statistics need {package}: pip install 'kvpath[experiment]'\n"
+    assert not list(tmp_path.iterdir())
