@@ -15,7 +15,7 @@ from pathlib import Path
 from connector import names
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env
 from stack.engines.model import ModelError, prepare_random, prepare_smollm2
-from stack.engines.processes import Deployment, Part
+from stack.engines.processes import Deployment, DeploymentError, Part
 from stack.engines.readiness import Awaited, Say, check_ports_are_free, prove_generation, wait_until_healthy
 from stack.engines.settings import LOOPBACK, DeploymentSettings, engine_specs
 
@@ -98,6 +98,12 @@ def _ports(
             f"decode engine{which}": decode.ports,
             f"router{which}": (settings.router_port,),
         }
+    owners: dict[int, str] = {}
+    for who, numbers in ports.items():
+        for number in numbers:
+            if number in owners:
+                raise DeploymentError(f"port {number} is meant for both {owners[number]} and {who}; choose others")
+            owners[number] = who
     return ports
 
 

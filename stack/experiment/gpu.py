@@ -25,7 +25,9 @@ from stack.experiment.gpu_arms import ARMS, TRACING
 from stack.experiment.gpu_host import Say, TimeIsUp, pack, time_limit
 from stack.experiment.gpu_tracing import tracing_arm
 from stack.experiment.gpu_transport import transport_arm
+from stack.experiment.run_folder import FolderError
 from stack.experiment.site_check import site_check
+from stack.experiment.target import TargetError
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 STOP_S = 30.0  # of the time limit, for stopping engines and packing
@@ -96,7 +98,7 @@ def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | N
         try:
             tracing_arm(args, folder, say) if name == TRACING else transport_arm(args, ARMS[name], folder, say)
             (folder / DONE).write_text(json.dumps({"arm": name, "ended": time.time()}))
-        except (DeploymentError, ModelError, ExperimentError, RequestError) as error:
+        except (DeploymentError, ModelError, ExperimentError, TargetError, FolderError, RequestError) as error:
             say(f"{name}: {error}")
             status = EXIT_FAILED
         finally:

@@ -106,3 +106,36 @@ def test_cpu_and_cuda_differ_in_what_only_one_of_them_needs() -> None:
 def test_extra_arguments_come_last_and_win() -> None:
     argv = engine_argv(replace(PREFILL, extra_args=("--max-num-seqs", "4")))
     assert argv[-2:] == ("--max-num-seqs", "4")
+
+
+CUDA = replace(
+    PREFILL, device="cuda", dtype="bfloat16", block_size=16, max_model_len=20480, gpu_memory_utilization=0.42
+)
+
+
+def test_engines_that_share_a_gpu_are_given_their_kv_cache_in_bytes() -> None:
+    assert "--kv-cache-memory-bytes" not in engine_argv(CUDA)
+    assert option(engine_argv(replace(CUDA, gpu_kv_cache_gib=1.5)), "--kv-cache-memory-bytes") == str(3 * 2**29)
+
+
+def test_cuda_graphs_are_on_and_no_core_is_spared_on_a_gpu() -> None:
+    assert "--enforce-eager" not in engine_argv(CUDA)
+    assert "kvpath_few_cores" not in kv_transfer_config(CUDA)["kv_connector_extra_config"]  # type: ignore[operator]
+    assert option(engine_argv(CUDA), "--max-model-len") == "20480"
+    assert "--no-enable-prefix-caching" in engine_argv(CUDA)
+
+
+def test_kv_through_host_memory_is_said_to_the_switch_and_to_both_children() -> None:
+    config = json.loads(json.dumps(kv_transfer_config(replace(CUDA, kv_buffer_device="cpu"))))
+    children = config["kv_connector_extra_config"]["connectors"]
+    assert [each["kv_buffer_device"] for each in (config, *children)] == ["cpu"] * 3
+
+
+@pytest.mark.parametrize("kind", ["upstream-push", "push"])
+def test_kv_through_host_memory_is_said_to_single_connectors(kind) -> None:
+    assert kv_transfer_config(replace(CUDA, connector=kind, kv_buffer_device="cpu"))["kv_buffer_device"] == "cpu"
+
+
+def test_ucx_chooses_among_what_it_is_given() -> None:
+    assert "UCX_TLS" not in engine_env(CUDA)
+    assert engine_env(replace(CUDA, ucx_tls="tcp,cuda_copy,self"))["UCX_TLS"] == "tcp,cuda_copy,self"

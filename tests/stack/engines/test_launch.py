@@ -8,7 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from stack.engines import up
-from stack.engines.launch import router_config
+from stack.engines.launch import router_config, running_stack, running_stacks
+from stack.engines.model import ModelError
+from stack.engines.processes import DeploymentError
 from stack.engines.settings import DeploymentSettings, engine_specs
 from stack.router.settings import RouterSettings, configured_modes
 
@@ -42,6 +44,39 @@ def test_engines_of_one_deployment_share_no_port() -> None:
 
 def test_the_random_model_is_not_loaded_from_weights() -> None:
     assert {spec.load_format for spec in engine_specs(settings(model="random"), Path("/m"))} == {"dummy"}
+
+
+def test_a_deployment_on_a_gpu_is_asked_for_on_the_command_line(tmp_path: Path) -> None:
+    given = f"--device cuda --model-dir {tmp_path} --load-format dummy --block-size 64 --max-model-len 20480"
+    given += " --gpu-kv-cache-gib 32 --kv-buffer-device cpu --ucx-tls tcp,cuda_copy,self --connector upstream-push"
+    chosen = up.settings_from(parsed(*given.split()))
+    assert chosen.model_name == tmp_path.name
+    for spec in engine_specs(chosen, tmp_path):
+        assert (spec.device, spec.load_format, spec.dtype) == ("cuda", "dummy", "auto")
+        assert (spec.block_size, spec.max_model_len, spec.gpu_memory_utilization) == (64, 20480, 0.42)
+        assert (spec.gpu_kv_cache_gib, spec.kv_buffer_device) == (32, "cpu")
+        assert (spec.ucx_tls, spec.connector) == ("tcp,cuda_copy,self", "upstream-push")
+
+
+def test_the_cpu_deployment_is_the_default() -> None:
+    for spec in engine_specs(settings(), Path("/m")):
+        assert (spec.device, spec.dtype, spec.block_size, spec.load_format) == ("cpu", "float32", 32, "auto")
+
+
+def test_untraced_engines_have_no_endpoint() -> None:
+    assert {spec.otlp_endpoint for spec in engine_specs(settings(engine_tracing=False), Path("/m"))} == {None}
+
+
+def test_a_model_directory_without_a_configuration_is_one_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no config\.json"), running_stack(settings(model_dir=tmp_path), print):
+        pass
+
+
+def test_deployments_beside_each_other_may_not_share_a_port(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    both = [settings(model_dir=tmp_path, run_dir=tmp_path / name) for name in "ab"]
+    with pytest.raises(DeploymentError, match=r"4318 is meant for both"), running_stacks(both, print):
+        pass
 
 
 def parsed(*argv: str) -> argparse.Namespace:
