@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import httpx
 
 from stack.analysis import otlp_json
 from stack.analysis.terminal import Terminal
@@ -29,7 +32,7 @@ from stack.experiment.same_text import same_text
 from stack.experiment.target import Target
 from stack.probe import BlockShape, run_probe
 
-SETTLE_S = 3.0  # for late spans after a block; the last pull of a block is held until P's next step
+SETTLE_S = 3.0  # for late spans after a block
 TEXT_TOKENS, TEXT_OUTPUT_TOKENS = 16384, 64
 CHECK, CHECK_TRACES, OTHER_PROBES, RESULT_TEXT = (
     "same-text.json",
@@ -83,6 +86,8 @@ def _compare(args: argparse.Namespace, arm: Arm, stack: RunningStack, folder: Pa
         probe=lambda target, plan: probe(args, arm, target, folder),
         extra={"arm": arm.summary, "weights": args.weights, "gpu": gpu(), "engines": engines_of(stack)},
         settle_s=SETTLE_S,
+        # An idle engine does not look for notifications: P frees the blocks of the last pull with its next step.
+        after_block=lambda: one_more_step(stack),
     )
     try:
         result = run_experiment(run_folder, setup, say)
@@ -94,6 +99,13 @@ def _compare(args: argparse.Namespace, arm: Arm, stack: RunningStack, folder: Pa
         raise
     _write_text(folder, result)
     print(result_text(result, WIDE), flush=True)
+
+
+def one_more_step(stack: RunningStack) -> None:
+    """Has P compute one token, outside any experiment; that it fails is no reason to end one."""
+    body = {"model": stack.settings.model_name, "prompt": "One more step.", "max_tokens": 1}
+    with contextlib.suppress(httpx.HTTPError):
+        httpx.post(f"{stack.prefill.url}/v1/completions", json=body, timeout=10.0, trust_env=False)
 
 
 def _preset_of(args: argparse.Namespace, arm: Arm) -> Preset:

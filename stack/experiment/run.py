@@ -34,7 +34,8 @@ class Setup:
     """What a run needs beside its folder. ``traces`` is ``None`` for a run without traces.
 
     ``probe`` measures the link; it may raise ``ExperimentError``, which becomes a note. ``extra`` goes into
-    ``environment.json`` (engine flags, for one who started the engines).
+    ``environment.json`` (engine flags, for one who started the engines). ``after_block`` runs before the traces of a
+    block are fetched.
     """
 
     router: str
@@ -43,6 +44,7 @@ class Setup:
     probe: Probe | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     settle_s: float = 10.0  # for late spans, after each block
+    after_block: Callable[[], None] = lambda: None
 
 
 def run_experiment(folder: RunFolder, setup: Setup, say: Say) -> Result:
@@ -186,6 +188,7 @@ class _Run:
         rows = runner.run(offer(session, load, self._folder.append_request))
         self._refuse_failure(block, rows)
         choices = self._asker.early_choices().since(before)
+        self._setup.after_block()
         traces = self._collect(rows)
         paths = path_rows(traces)
         if block.warm_up:
