@@ -1,6 +1,6 @@
 # Every target works as the first command in a fresh clone: it fills .venv before it starts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast lint format bench lock clean packages venv
+.PHONY: help demo up test test-fast lint format bench lock clean browser venv
 
 PY := .venv/bin/python
 
@@ -13,7 +13,7 @@ demo: venv  ## both engines, router and store; 12 requests a mode; the compariso
 up: venv  ## the same, without requests, until Ctrl-C
 	@$(PY) -m stack up
 
-test: lint packages  ## lint, then all tests, also those that start real engines and a browser
+test: lint browser  ## lint, then all tests, also those that start real engines and a browser
 	$(PY) -m pytest
 
 test-fast: lint  ## lint, then the tests that need no engine and no browser
@@ -41,8 +41,9 @@ clean:  ## removes what was built and written here; the model cache (~/.cache/kv
 	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find connector stack dashboards tests -name __pycache__ -type d -exec rm -rf {} +
 
-packages:
-	@.ci/packages
+browser:
+	@.ci/packages chromium
 
 venv:
+	@PATH=$$PATH:/sbin:/usr/sbin .ci/packages libnuma1
 	@.ci/venv
