@@ -33,7 +33,7 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 STOP_S = 30.0  # of the time limit, for stopping engines and packing
 LEAST_S = 100.0  # an arm is not begun with less
 DONE = "done.json"
-ORDER = ("default-16", "host-16", "tcp-16", "default-64", TRACING, "host-64", "tcp-64")
+ORDER = ("default-16", "host-16", TRACING, "default-64", "tcp-16", "host-64", "tcp-64")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -128,7 +128,13 @@ def probe(args: argparse.Namespace, arm: Arm, target: Target, folder: Path) -> M
         for size in sizes:
             shape = BlockShape.from_model_config(target.model_path, block_size=size)
             try:
-                one = run_probe(shape, args.probe_tokens, args.probe_repetitions, device=arm.probe_device)
+                one = run_probe(
+                    shape,
+                    args.probe_tokens,
+                    args.probe_repetitions if size == arm.block_size else 1,
+                    device=arm.probe_device,
+                    progress_delay_us=None,  # NIXL's threads spin in engines on a GPU, whatever the buffers are
+                )
             except Exception as error:  # whatever NIXL raises: an experiment without a probe is worth more than none
                 if size == arm.block_size:
                     raise ExperimentError(f"the probe failed: {' '.join(str(error).split())}") from error

@@ -107,6 +107,11 @@ def test_generation_is_proven_in_every_mode(deployment: Deployment, start_server
     assert [line for line in running.part.log.read_text().splitlines() if "mode" in line] == ["mode push", "mode pull"]
 
 
+def test_a_token_without_text_is_a_generation(deployment: Deployment, start_server) -> None:
+    _, url = start_server(200, {"choices": [{"text": ""}], "usage": {"completion_tokens": 1}})
+    prove_generation(deployment, url, "m", ("push",), lambda line: None)
+
+
 @pytest.mark.parametrize(
     ("status", "body"), [(502, {"error": {"message": "no engine"}}), (200, {"choices": [{"text": ""}]})]
 )
