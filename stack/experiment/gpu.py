@@ -55,6 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--probe-repetitions", type=int, default=3, metavar="N", help="(3)")
     how.add_argument("--text-prompts", type=int, default=2, metavar="N", help="prompts of 16k tokens (2); 0: no check")
     how.add_argument("--rounds", type=int, default=30, metavar="N", help="of the tracing arm (30)")
+    how.add_argument(
+        "--engine-arg", action="append", default=[], metavar="ARG", help="to both engines, such as =--enforce-eager"
+    )
     how.add_argument("--upstream-tracing", action="store_true", help="vLLM's own tracing in the baseline, too")
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from stack.engines.command_line import engine_argv, engine_env
 from stack.engines.launch import RunningStack
 from stack.engines.model import ModelError
 from stack.engines.processes import Part, RunningPart
+from stack.engines.settings import DeploymentSettings
 from stack.engines.shaped_model import LAYERS, SHAPE_NAME, has_weights, prepare_shaped
 
 REQUEST_TIMEOUT_S = 240.0
@@ -50,6 +51,10 @@ def model_of(args: argparse.Namespace, say: Say, weights: bool = True) -> Path:
         if not has_weights(directory):
             raise ModelError(f"the weights could not be written; {log} says why")
     return directory
+
+
+def with_engine_args(settings: DeploymentSettings, more: Sequence[str]) -> DeploymentSettings:
+    return settings.model_copy(update={"engine_args": (*settings.engine_args, *more)})
 
 
 def engines_of(stack: RunningStack) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from stack.engines.launch import RunningStack, running_stacks
 from stack.experiment.client import new_session
 from stack.experiment.gpu_arms import VARIANTS, variant_settings
-from stack.experiment.gpu_host import REQUEST_TIMEOUT_S, Say, engines_of, gpu, model_of
+from stack.experiment.gpu_host import REQUEST_TIMEOUT_S, Say, engines_of, gpu, model_of, with_engine_args
 from stack.experiment.overhead import ROWS, OverheadPlan, costs, measure_overhead, overhead_document, read_rows
 
 OVERHEAD = "overhead.json"
@@ -21,7 +21,10 @@ def tracing_arm(args: argparse.Namespace, folder: Path, say: Say) -> None:
     model = model_of(args, say, weights=False)
     plan = OverheadPlan(rounds=args.rounds)
     several = [
-        variant_settings(model, folder, upstream_tracing=args.upstream_tracing, number=number, variant=variant)
+        with_engine_args(
+            variant_settings(model, folder, upstream_tracing=args.upstream_tracing, number=number, variant=variant),
+            args.engine_arg,
+        )
         for number, variant in enumerate(VARIANTS)
     ]
     rows = folder / ROWS

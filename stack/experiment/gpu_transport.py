@@ -21,7 +21,7 @@ from stack.engines.launch import RunningStack, running_stack
 from stack.experiment.client import new_session
 from stack.experiment.errors import ExperimentError
 from stack.experiment.gpu_arms import Arm
-from stack.experiment.gpu_host import REQUEST_TIMEOUT_S, Say, engines_of, gpu, model_of
+from stack.experiment.gpu_host import REQUEST_TIMEOUT_S, Say, engines_of, gpu, model_of, with_engine_args
 from stack.experiment.plan import Changes, make_plan
 from stack.experiment.presets import Preset
 from stack.experiment.result import Result
@@ -46,7 +46,7 @@ WIDE = Terminal(120, color=False, unicode=True)
 
 def transport_arm(args: argparse.Namespace, arm: Arm, folder: Path, say: Say) -> None:
     model = model_of(args, say)
-    settings = arm.settings(model, folder, args.weights == "dummy")
+    settings = with_engine_args(arm.settings(model, folder, args.weights == "dummy"), args.engine_arg)
     with running_stack(settings, say) as stack:
         if args.text_prompts and not (folder / CHECK).exists():
             _check_text(args, stack, folder, say)
@@ -86,8 +86,6 @@ def _compare(args: argparse.Namespace, arm: Arm, stack: RunningStack, folder: Pa
         probe=lambda target, plan: probe(args, arm, target, folder),
         extra={"arm": arm.summary, "weights": args.weights, "gpu": gpu(), "engines": engines_of(stack)},
         settle_s=SETTLE_S,
-        # An idle engine does not look for notifications: P frees the blocks of the last pull with its next step.
-        after_block=lambda: one_more_step(stack),
     )
     try:
         result = run_experiment(run_folder, setup, say)

@@ -25,6 +25,7 @@ def site_check(tokenizer: Path | None) -> int:
         "engine's options": _options,
         "NIXL": _nixl,
         "flash attention": _attention,
+        "torch.compile": _compile,
     }
     if tokenizer is not None:
         checks["tokenizer"] = lambda: _tokenizer(tokenizer)
@@ -109,6 +110,13 @@ def _nixl() -> str:
 def _attention() -> str:
     importlib.import_module("torch")
     return str(importlib.import_module("vllm.vllm_flash_attn._vllm_fa3_C").__name__)
+
+
+def _compile() -> str:
+    """CUDA graphs come with compilation, which needs a C compiler and Python's headers."""
+    torch = importlib.import_module("torch")
+    doubled = torch.compile(lambda x: torch.sin(x) * 2 + 1)(torch.zeros(64, device="cuda"))
+    return f"runs, {doubled.sum().item():g} of 64"
 
 
 def _tokenizer(directory: Path) -> str:
