@@ -99,10 +99,14 @@ def test_the_pull_child_listens_next_to_the_push_child(pair: Any) -> None:
 
 
 def test_handshake_metadata_of_both_children_travel(pair: Any) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.nixl.metadata import NIXL_CONNECTOR_VERSION
+
     metadata = pair.p.worker.get_handshake_metadata()
     assert len(metadata.children) == 2
+    assert all(metadata.children)
     hashes = {child.compatibility_hash for child in metadata.children}
-    assert len(hashes) == 2, "push and pull have different compatibility hashes"
+    if NIXL_CONNECTOR_VERSION >= 7:  # since then the transfer mode is part of the hash
+        assert len(hashes) == 2, "push and pull have different compatibility hashes"
 
 
 @pytest.mark.parametrize("mode", ["push", "pull", "reuse", "plain", "", None, 7, ["push"], {"a": 1}])
@@ -187,7 +191,11 @@ def test_every_public_hook_is_guarded(vllm: Any) -> None:
 def test_a_hook_that_raises_changes_no_request(
     pair: Any, telemetry: EngineTelemetry, vllm: Any, monkeypatch: pytest.MonkeyPatch, hook: str
 ) -> None:
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
+
     hooks = SchedulerHooks if hook in SCHEDULER_HOOKS else WorkerHooks
+    if hook == "transfer_results" and not hasattr(KVConnectorBase_V1, "get_transfer_results"):
+        hook = "finished"  # before vLLM 0.32
     pair.push()
     pair.pull()
     before = telemetry.errors

@@ -28,6 +28,7 @@ from vllm.config import (
 )
 from vllm.distributed import parallel_state
 from vllm.distributed.kv_transfer.kv_connector.factory import KVConnectorFactory
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1
 from vllm.sampling_params import SamplingParams
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -125,6 +126,21 @@ def make_connector(config: VllmConfig, role: KVConnectorRole) -> Any:
         return connector_class(config, role, kv_cache_config())
 
 
+def transfer_results(worker: Any) -> Any:
+    """What the model runner asks a connector for: ``get_finished`` before vLLM 0.32."""
+    if hasattr(KVConnectorBase_V1, "get_transfer_results"):
+        return worker.get_transfer_results(set())
+    sent, received = worker.get_finished(set())
+    return SimpleNamespace(finished_sending=sent or set(), finished_recving=received or set(), failed_recving=set())
+
+
+def connector_output(results: Any) -> KVConnectorOutput:
+    ended = {"finished_sending": results.finished_sending, "finished_recving": results.finished_recving}
+    if results.failed_recving:
+        ended["failed_recving"] = results.failed_recving
+    return KVConnectorOutput(**ended)
+
+
 class InProcessEngine:
     """Scheduler's and worker's connector of one engine, and the KV cache that they move."""
 
@@ -156,15 +172,10 @@ class InProcessEngine:
         metadata = pickle.loads(pickle.dumps(self.scheduler.build_connector_meta(scheduled(*new_requests))))
         self.worker.bind_connector_metadata(metadata)
         self.worker.start_load_kv(None)
-        results = self.worker.get_transfer_results(set())
+        results = transfer_results(self.worker)
         stats = self.worker.get_kv_connector_stats()
         self.worker.clear_connector_metadata()
-        output = KVConnectorOutput(
-            finished_sending=results.finished_sending,
-            finished_recving=results.finished_recving,
-            failed_recving=results.failed_recving,
-        )
-        self.scheduler.update_connector_output(output)
+        self.scheduler.update_connector_output(connector_output(results))
         own = self.scheduler.get_kv_connector_stats()
         if own is not None and not own.is_empty():
             stats = own if stats is None else stats.aggregate(own)
