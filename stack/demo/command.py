@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -11,10 +12,12 @@ from pydantic import ValidationError
 from connector import names
 from stack.analysis import otlp_json, report_command
 from stack.analysis.source import SourceError
+from stack.analysis.terminal import terminal_of
 from stack.demo.client import Answer, RequestError, stream_completion
 from stack.demo.evidence import Sent
 from stack.demo.prompts import Prompt, demo_prompts, interleaved
 from stack.demo.result import DemoResult, evidence_lines, make_result, write_result
+from stack.engines.command_line import engine_argv
 from stack.engines.launch import RunningStack, running_stack
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError, interrupt_on_termination
@@ -28,7 +31,17 @@ from stack.engines.up import (
     usage_problem,
 )
 from stack.experiment.collect import collect_traces
+from stack.experiment.errors import ExperimentError
+from stack.experiment.local_probe import local_probe
+from stack.experiment.plan import make_plan
+from stack.experiment.presets import DEMO
+from stack.experiment.result import Result
+from stack.experiment.result_text import result_text
+from stack.experiment.run import Setup, run_experiment
+from stack.experiment.run_folder import FolderError, RunFolder
+from stack.experiment.target import TargetError
 
+EXPERIMENT_FOLDER = "ab"
 DEFAULT_REQUESTS = 12  # a mode
 PLAIN_RUNS = 2
 
@@ -48,20 +61,20 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_USAGE
     try:
         settings = settings_from(args).model_copy(update={"keep_traces": False})
-        result = _measure(settings, args.requests, say)
+        result, experiment = _measure(settings, args.requests, say)
     except KeyboardInterrupt:
         say("interrupted; nothing is left running")
         return EXIT_FAILED
-    except (DeploymentError, ModelError, RequestError, SourceError) as error:
+    except (DeploymentError, ModelError, RequestError, SourceError, ExperimentError, TargetError, FolderError) as error:
         print(f"kvpath demo: {error}", file=sys.stderr)
         return EXIT_FAILED
     except ValidationError as error:
         print(f"kvpath demo: {usage_problem(error)}", file=sys.stderr)
         return EXIT_USAGE
-    return _show(settings, result, say)
+    return _show(settings, result, experiment, say)
 
 
-def _measure(settings: DeploymentSettings, count: int, say: Progress) -> DemoResult:
+def _measure(settings: DeploymentSettings, count: int, say: Progress) -> tuple[DemoResult, Result | None]:
     with running_stack(settings, say) as stack:
         prompts = demo_prompts(Path(stack.prefill.model), count)
         say("the requests so far paid for handshakes and first-time allocations; they are not counted")
@@ -75,6 +88,7 @@ def _measure(settings: DeploymentSettings, count: int, say: Progress) -> DemoRes
         say("fetching the traces")
         traces = collect_traces(settings.store_url, [each.answer.trace_id for each in sent], say)
         otlp_json.write_file(settings.run_dir / "traces.json", traces)
+        experiment = _compare(stack, say) if len(stack.modes) > 1 else None
     result = make_result(sent, plain, traces)
     context = {
         "model": settings.model_name,
@@ -84,7 +98,18 @@ def _measure(settings: DeploymentSettings, count: int, say: Progress) -> DemoRes
         "settings": settings.model_dump(mode="json"),
     }
     write_result(settings.run_dir / "result.json", result, context)
-    return result
+    return result, experiment
+
+
+def _compare(stack: RunningStack, say: Progress) -> Result:
+    """The interleaved A/B on the same engines: open-loop arrivals, blocks in ABBA order, the link probed first."""
+    folder = stack.settings.run_dir / EXPERIMENT_FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # an earlier demo's
+    plan = make_plan(DEMO)
+    say(f"A/B: {len(plan.blocks)} blocks, {' and '.join(plan.arms)} interleaved, with Poisson arrivals")
+    extra = {"engines": {spec.engine_id: list(engine_argv(spec)) for spec in (stack.prefill, stack.decode)}}
+    setup = Setup(stack.settings.router_url, stack.settings.store_url, probe=local_probe, extra=extra)
+    return run_experiment(RunFolder.create(folder, plan), setup, say)
 
 
 def _send(stack: RunningStack, mode: str, prompt: Prompt, position: str, say: Progress) -> Sent:
@@ -105,11 +130,13 @@ def _send_plain(stack: RunningStack, prompt: Prompt) -> Answer:
     return stream_completion(stack.decode.url, stack.settings.model_name, prompt.text)
 
 
-def _show(settings: DeploymentSettings, result: DemoResult, say: Progress) -> int:
+def _show(settings: DeploymentSettings, result: DemoResult, experiment: Result | None, say: Progress) -> int:
     traces = settings.run_dir / "traces.json"
-    say("everything is stopped; the comparison:\n")
+    say("everything is stopped; one request at a time, stage by stage:\n")
     _print_comparison(traces)
     print("\n" + "\n".join(evidence_lines(result)))
+    if experiment is not None:
+        print("\nThe interleaved A/B, with intervals:\n\n" + result_text(experiment, terminal_of(sys.stdout)))
     if result.problems:
         print("\nThis run is not to be believed as it is:\n  " + "\n  ".join(result.problems))
     slowest = max(result.sent, key=lambda each: each.answer.ttft_ns)
@@ -119,8 +146,11 @@ Look further:
   kvpath trace {slowest.answer.trace_id} --traces {traces}
                                                        the slowest request, span by span
   {settings.run_dir}/result.json                       every request's stages, and what was checked
+  {settings.run_dir}/{EXPERIMENT_FOLDER}/                               the A/B: plan, probe, requests, result
   {settings.run_dir}/logs/                             what every process said
   kvpath up                                            the same deployment, for requests of your own
+  kvpath view --traces {traces} --result {settings.run_dir / EXPERIMENT_FOLDER}
+                                                       all of it as a page; prints its address
 """)
     return EXIT_FAILED if result.problems else 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,8 +35,7 @@ class Setup:
     """What a run needs beside its folder. ``traces`` is ``None`` for a run without traces.
 
     ``probe`` measures the link; it may raise ``ExperimentError``, which becomes a note. ``extra`` goes into
-    ``environment.json`` (engine flags, for one who started the engines). ``after_block`` runs before the traces of a
-    block are fetched.
+    ``environment.json`` (engine flags, for one who started the engines).
     """
 
     router: str
@@ -44,7 +44,6 @@ class Setup:
     probe: Probe | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     settle_s: float = 10.0  # for late spans, after each block
-    after_block: Callable[[], None] = lambda: None
 
 
 def run_experiment(folder: RunFolder, setup: Setup, say: Say) -> Result:
@@ -188,7 +187,8 @@ class _Run:
         rows = runner.run(offer(session, load, self._folder.append_request))
         self._refuse_failure(block, rows)
         choices = self._asker.early_choices().since(before)
-        self._setup.after_block()
+        if self._traces is not None:
+            runner.run(self._let_prefill_step(session))
         traces = self._collect(rows)
         paths = path_rows(traces)
         if block.warm_up:
@@ -204,6 +204,17 @@ class _Run:
         own = [{"block": block.index, "attempt": attempt, **path.document()} for path in paths]
         self._folder.finish(FinishedBlock(block.index, attempt, seconds, choices), own)
         self._say(self._progress(block, cell, rows, len(paths)))
+
+    async def _let_prefill_step(self, session: aiohttp.ClientSession) -> None:
+        """Sends one short request that is not counted, so that P sees what the last one's reader told it.
+
+        An idle engine looks for notifications only when it steps: until then it holds the last pull's blocks, and
+        that request's trace lacks the span which ends with them.
+        """
+        mode = names.MODE_PUSH if names.MODE_PUSH in self._target.modes else self._plan.modes[0]
+        body = completion_body(self._target.model, "One more step.", 1)
+        with contextlib.suppress(RequestError):
+            await stream(session, self._target.url, body, {names.HEADER_MODE: mode})
 
     def _refuse_failure(self, block: Block, rows: Sequence[Row]) -> None:
         failed = [row for row in rows if row.error]
