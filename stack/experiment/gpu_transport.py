@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -12,8 +11,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from stack.analysis import otlp_json
 from stack.analysis.terminal import Terminal
@@ -97,13 +94,6 @@ def _compare(args: argparse.Namespace, arm: Arm, stack: RunningStack, folder: Pa
         raise
     _write_text(folder, result)
     print(result_text(result, WIDE), flush=True)
-
-
-def one_more_step(stack: RunningStack) -> None:
-    """Has P compute one token, outside any experiment; that it fails is no reason to end one."""
-    body = {"model": stack.settings.model_name, "prompt": "One more step.", "max_tokens": 1}
-    with contextlib.suppress(httpx.HTTPError):
-        httpx.post(f"{stack.prefill.url}/v1/completions", json=body, timeout=10.0, trust_env=False)
 
 
 def _preset_of(args: argparse.Namespace, arm: Arm) -> Preset:
