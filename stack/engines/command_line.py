@@ -105,15 +105,21 @@ def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
 def kv_transfer_config(spec: EngineSpec) -> dict[str, object]:
     """Returns the value of ``--kv-transfer-config``; raises ``KeyError`` for an engine without a connector."""
     name, module = _CONNECTORS[spec.connector]
-    extra: dict[str, object] = {}
+    extra = _nixl_options(spec)
     if module is not None:
         extra[OPTION_ENDPOINT] = spec.otlp_endpoint
         if spec.device == "cpu":
             extra[OPTION_FEW_CORES] = True
     if spec.connector == "switch":
-        extra["connectors"] = [_connector(spec, *_CONNECTORS[child]) for child in SWITCH_CHILDREN]
+        child_options = {"kv_connector_extra_config": options} if (options := _nixl_options(spec)) else {}
+        extra["connectors"] = [_connector(spec, *_CONNECTORS[child]) | child_options for child in SWITCH_CHILDREN]
     config = _connector(spec, name, module) | {"engine_id": spec.engine_id}
     return config | ({"kv_connector_extra_config": extra} if extra else {})
+
+
+def _nixl_options(spec: EngineSpec) -> dict[str, object]:
+    # Upstream gives each agent four UCX threads; on a few cores they only wait for one another.
+    return {"num_threads": 0} if spec.device == "cpu" else {}
 
 
 def _connector(spec: EngineSpec, name: str, module: str | None) -> dict[str, object]:

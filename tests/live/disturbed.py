@@ -8,13 +8,17 @@ thread where a fact is recorded or in the drain thread where it is handled. ``HA
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
+import signal
 import time
 from pathlib import Path
 from typing import Any
 
 from connector.switch import SwitchConnector
+
+faulthandler.register(signal.SIGUSR2, all_threads=True)  # a test that finds an engine stuck asks where
 
 CONTROL = Path(os.environ["KVPATH_TEST_CONTROL"])
 REREAD_NS = 1_000_000

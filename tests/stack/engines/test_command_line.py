@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from connector.runtime import OPTION_ENDPOINT
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env, kv_transfer_config
 
 PREFILL = EngineSpec(
@@ -65,7 +66,14 @@ def test_other_connectors(kind, name: str, module: str | None) -> None:
     config = kv_transfer_config(replace(PREFILL, connector=kind))
     assert config["kv_connector"] == name
     assert config.get("kv_connector_module_path") == module
-    assert ("kv_connector_extra_config" in config) is (module is not None)
+    assert (OPTION_ENDPOINT in config["kv_connector_extra_config"]) is (module is not None)
+
+
+def test_on_a_cpu_agents_have_no_thread_pool_of_their_own() -> None:
+    config = kv_transfer_config(PREFILL)
+    children = config["kv_connector_extra_config"]["connectors"]
+    assert [child["kv_connector_extra_config"]["num_threads"] for child in children] == [0, 0]
+    assert "num_threads" not in json.dumps(kv_transfer_config(replace(PREFILL, device="cuda")))
 
 
 def test_an_engine_without_connector_has_no_transfer_and_no_side_channel() -> None:
