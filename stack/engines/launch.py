@@ -16,7 +16,7 @@ from connector import names
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env
 from stack.engines.model import ModelError, prepare_random, prepare_smollm2
 from stack.engines.processes import Deployment, DeploymentError, Part
-from stack.engines.readiness import Awaited, Say, check_ports_are_free, prove_generation, wait_until_healthy
+from stack.engines.readiness import Awaited, Say, check_ports_are_free, prove_or_restart, wait_until_healthy
 from stack.engines.settings import LOOPBACK, DeploymentSettings, engine_specs
 
 STORE_FILE = "traces.sqlite"
@@ -63,14 +63,15 @@ def running_stacks(several: Sequence[DeploymentSettings], say: Say) -> Iterator[
         # A store answers in a second, so it is there before an engine has its first span to send.
         wait_until_healthy(deployment, stores, 60.0, say)
         say(f"starting {2 * len(several)} engines: a minute or two, most of it imports and compilation")
-        awaited: list[Awaited] = []
-        for settings, pair in zip(several, specs, strict=True):
-            awaited += _start_engines(deployment, settings, *pair)
-        wait_until_healthy(deployment, awaited, max(s.start_timeout_s for s in several), say)
+        started = [_start_engines(deployment, s, *pair) for s, pair in zip(several, specs, strict=True)]
+        everything = [each for engines, router in started for each in (*engines, router)]
+        timeout_s = max(settings.start_timeout_s for settings in several)
+        wait_until_healthy(deployment, everything, timeout_s, say)
         stacks = []
-        for settings, (prefill, decode) in zip(several, specs, strict=True):
+        for settings, (prefill, decode), (engines, router) in zip(several, specs, started, strict=True):
             modes = _MODES[settings.connector]
-            prove_generation(deployment, settings.router_url, settings.model_name, modes, say)
+            url, model = settings.router_url, settings.model_name
+            prove_or_restart(deployment, engines, router, url, model, modes, timeout_s, say)
             stacks.append(RunningStack(settings, deployment, prefill, decode, modes))
         try:
             yield tuple(stacks)
@@ -119,14 +120,15 @@ def _start_store(deployment: Deployment, settings: DeploymentSettings, say: Say)
 
 def _start_engines(
     deployment: Deployment, settings: DeploymentSettings, prefill: EngineSpec, decode: EngineSpec
-) -> list[Awaited]:
+) -> tuple[list[Awaited], Awaited]:
+    """Returns the engines and the router."""
     specs = (prefill, decode)
     engines = deployment.start(*(_engine_part(settings, spec) for spec in specs))
     (router,) = deployment.start(_router_part(settings, prefill, decode))
-    return [
-        *(Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, specs, strict=True)),
+    return (
+        [Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, specs, strict=True)],
         Awaited(router, f"{settings.router_url}/ready"),
-    ]
+    )
 
 
 def _store_part(settings: DeploymentSettings) -> Part:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,14 @@ Say = Callable[[str], None]
 POLL_S = 0.25
 PROGRESS_EVERY_S = 5.0
 GENERATION_TIMEOUT_S = 180.0
+STALL_S = 60.0  # a first generation that takes longer is taken for stuck; it takes a few seconds on a laptop
 READINESS_PROMPT = "Prefill computes the keys and values of a prompt; decode continues from them. " * 4
 # "(EngineCore pid=9) INFO 11-29 12:42:52 [file.py:185] ", which says nothing while one waits.
 _VLLM_PREFIX = re.compile(r"^(\(.*?pid=\d+\) )?([A-Z]+ \S+ \S+ )?(\[\S+:\d+\] )?")
+
+
+class NoAnswerError(DeploymentError):
+    """A request through the router got no answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +99,53 @@ def _progress(waiting: list[Awaited], elapsed_s: float) -> str:
     return f"waiting for {missing} ({elapsed_s:.0f} s){hint}"
 
 
-def prove_generation(deployment: Deployment, router_url: str, model: str, modes: Iterable[str], say: Say) -> None:
+def prove_or_restart(
+    deployment: Deployment,
+    engines: Sequence[Awaited],
+    router: Awaited,
+    router_url: str,
+    model: str,
+    modes: Sequence[str],
+    start_timeout_s: float,
+    say: Say,
+) -> None:
+    """As :func:`prove_generation`; when a mode does not answer, starts ``engines`` again, once, and proves all anew.
+
+    Raises :class:`DeploymentError` when the second try fails too, or when anything else is wrong.
+    """
+    try:
+        prove_generation(deployment, router_url, model, modes, say, STALL_S)
+    except NoAnswerError as stall:
+        who = " and ".join(f"{each.part.part.name} ({each.part.part.log})" for each in engines)
+        say(f"{stall}, so an engine is stuck; starting again, once: {who}")
+        deployment.restart([each.part for each in engines])
+        wait_until_healthy(deployment, engines, start_timeout_s, say)
+        wait_until_healthy(deployment, [router], start_timeout_s, say)  # after them: it has to see that they are back
+        prove_generation(deployment, router_url, model, modes, say, GENERATION_TIMEOUT_S)
+
+
+def prove_generation(
+    deployment: Deployment,
+    router_url: str,
+    model: str,
+    modes: Iterable[str],
+    say: Say,
+    timeout_s: float = GENERATION_TIMEOUT_S,
+) -> None:
     """Sends one real request through the router in each mode; the first pays for the handshake.
 
-    Raises :class:`DeploymentError` with the router's answer when one fails.
+    Raises :class:`NoAnswerError` when one has no answer after ``timeout_s`` seconds, and :class:`DeploymentError`
+    with the router's answer when one fails.
     """
     body = {"model": model, "prompt": READINESS_PROMPT, "max_tokens": 2, "temperature": 0}
-    with httpx.Client(timeout=GENERATION_TIMEOUT_S, trust_env=False) as client:
+    with httpx.Client(timeout=timeout_s, trust_env=False) as client:
         for mode in modes:
             started = time.monotonic()
             try:
                 answer = client.post(f"{router_url}/v1/completions", json=body, headers={names.HEADER_MODE: mode})
+            except httpx.TimeoutException as error:
+                deployment.check()
+                raise NoAnswerError(f"a first {mode} request got no answer in {timeout_s:g} s") from error
             except httpx.HTTPError as error:
                 deployment.check()
                 raise DeploymentError(f"a {mode} request through the router failed: {error!r}") from error

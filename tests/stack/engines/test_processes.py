@@ -82,6 +82,21 @@ def test_a_part_that_ignores_the_request_is_killed_after_the_grace(tmp_path: Pat
     assert running.status == 128 + signal.SIGKILL
 
 
+def test_a_restart_replaces_only_the_parts_that_are_named(tmp_path: Path, wait_for) -> None:
+    code = f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); {READY}; time.sleep(600)"
+    with Deployment(grace_s=0.2) as deployment:
+        stuck, other = deployment.start(part(tmp_path, "stuck", code), part(tmp_path, "other", SLEEP))
+        wait_for(lambda: is_ready(stuck) and is_ready(other))
+        before = (stuck.pid, other.pid)
+        deployment.restart([stuck])
+        wait_for(lambda: last_lines(stuck.part.log, 10) == ["ready", "ready"])  # what the first run said is kept
+        deployment.check()
+        assert stuck.pid != before[0]
+        assert other.pid == before[1]
+        assert deployment.parts == [stuck, other]
+    assert stuck.status == 128 + signal.SIGKILL
+
+
 LAUNCHER = """
 import sys, time
 from pathlib import Path

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from stack.engines.processes import Deployment, DeploymentError, Part
-from stack.engines.readiness import Awaited, check_ports_are_free, prove_generation, wait_until_healthy
+from stack.engines.readiness import (
+    Awaited,
+    NoAnswerError,
+    check_ports_are_free,
+    prove_generation,
+    prove_or_restart,
+    wait_until_healthy,
+)
 
 SLEEP = "import time; print('loading weights', flush=True); time.sleep(600)"
 # A server that prints its port, answers GET with 200, and POST with what its argument says.
@@ -119,3 +126,83 @@ def test_an_error_or_an_empty_text_is_no_generation(deployment: Deployment, star
     _, url = start_server(status, body)
     with pytest.raises(DeploymentError, match=f"a push request through the router got HTTP {status}"):
         prove_generation(deployment, url, "m", ("push",), lambda line: None)
+
+
+# Answers POST only from its second start on, as an engine whose first connection is stuck; "never": not even then.
+STUCK = """
+import http.server, pathlib, sys, threading
+starts, port = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+starts.write_text((starts.read_text() if starts.exists() else "") + "start ")
+is_stuck = len(starts.read_text().split()) == 1 or sys.argv[3] == "never"
+class Handler(http.server.BaseHTTPRequestHandler):
+    def answer(self, body):
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self): self.answer(b"")
+    def do_POST(self):
+        if is_stuck:
+            threading.Event().wait()
+        self.answer(b'{"choices": [{"text": " tokens"}]}')
+    def log_message(self, *args): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+"""
+
+
+@pytest.fixture
+def start_stuck_engine(deployment: Deployment, tmp_path: Path):
+    """Starts the engine that is stuck at first; returns it and the file with one word for each of its starts."""
+
+    def start(until: str) -> tuple[Awaited, Path]:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        starts = tmp_path / "starts"
+        argv = (sys.executable, "-c", STUCK, str(starts), str(port), until)
+        (running,) = deployment.start(Part("decode engine", argv, tmp_path / "decode.log"))
+        awaited = Awaited(running, f"http://127.0.0.1:{port}")
+        wait_until_healthy(deployment, [awaited], 60.0, lambda line: None)
+        return awaited, starts
+
+    return start
+
+
+def test_engines_that_do_not_answer_are_started_again_once(
+    deployment: Deployment, start_server, start_stuck_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stack.engines.readiness.STALL_S", 0.3)
+    router, router_url = start_server()
+    engine, starts = start_stuck_engine("restarted")
+    router_pid = router.pid
+    said: list[str] = []
+    prove_or_restart(
+        deployment, [engine], Awaited(router, router_url), engine.url, "m", ("push", "pull"), 60.0, said.append
+    )
+    assert starts.read_text().split() == ["start"] * 2
+    assert router.pid == router_pid
+    assert said[0].startswith("a first push request got no answer in 0.3 s")
+    assert "decode engine" in said[0]
+    assert [line.split()[2] for line in said if "generated" in line] == ["push", "pull"]
+
+
+def test_engines_that_are_stuck_again_are_an_error(
+    deployment: Deployment, start_server, start_stuck_engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stack.engines.readiness.STALL_S", 0.3)
+    monkeypatch.setattr("stack.engines.readiness.GENERATION_TIMEOUT_S", 0.4)
+    router, router_url = start_server()
+    engine, starts = start_stuck_engine("never")
+    with pytest.raises(NoAnswerError, match="a first push request got no answer in"):
+        prove_or_restart(
+            deployment, [engine], Awaited(router, router_url), engine.url, "m", ("push",), 60.0, lambda line: None
+        )
+    assert starts.read_text().split() == ["start"] * 2
+
+
+def test_engines_that_answer_are_not_started_again(deployment: Deployment, start_server) -> None:
+    engine, url = start_server(200, {"choices": [{"text": " tokens"}]})
+    pid = engine.pid
+    prove_or_restart(
+        deployment, [Awaited(engine, url)], Awaited(engine, url), url, "m", ("push",), 60.0, lambda line: None
+    )
+    assert engine.pid == pid
