@@ -55,7 +55,11 @@ class RunningPart:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.part.env},
-                start_new_session=True,  # a terminal's Ctrl-C reaches the launcher alone
+                # A group, so that a terminal's Ctrl-C reaches the launcher alone; no session: Linux shares CPUs out
+                # session by session (autogroup), and with one for each engine some kernels (seen: 6.18) leave a
+                # runnable engine waiting for seconds to minutes behind the other one's NIXL thread, which spins
+                # while it awaits a connection. Within a session every thread gets its turn.
+                process_group=0,
             )
 
     def start_again(self) -> None:

@@ -31,6 +31,14 @@ def test_output_and_environment_of_a_part(tmp_path: Path) -> None:
     assert sorted(last_lines(running.part.log, 10)) == ["green", "oops"]
 
 
+def test_parts_share_the_launchers_session_but_not_its_terminals_interrupt(tmp_path: Path) -> None:
+    running = RunningPart(part(tmp_path, "one", "import os; print(os.getsid(0), os.getpgid(0))"))
+    assert running.wait(60)
+    session, group = last_lines(running.part.log, 1)[0].split()
+    assert int(session) == os.getsid(0)
+    assert int(group) not in (os.getpgid(0), os.getpid())
+
+
 def test_the_death_of_a_part_is_reported_with_its_last_words(tmp_path: Path) -> None:
     code = "import sys; [print(f'line {i}') for i in range(100)]; print('no memory'); sys.exit(3)"
     with Deployment() as deployment:
