@@ -9,7 +9,9 @@ probes the link, compares greedy texts, runs the experiment, and stops the engin
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -84,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | None, say: Say) -> int:
+    if importlib.util.find_spec("flashinfer") is None:  # vLLM's sampler imports it on this GPU unless told not to
+        os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     args.out.mkdir(parents=True, exist_ok=True)
     status = 0
     for name in arms:
