@@ -7,10 +7,10 @@ run beside it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -139,8 +139,14 @@ def eventually(holds: Callable[[], bool], timeout_s: float, check: bool = True, 
 
 def engine_processes() -> set[int]:
     """Pids of all vLLM processes of this machine: API servers by their module, the others by the title they set."""
-    found = subprocess.run(["pgrep", "-f", "VLLM::|vllm.entrypoints"], capture_output=True, text=True)
-    return set(map(int, found.stdout.split()))
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):  # it has just ended
+                command = (entry / "cmdline").read_bytes()
+                if b"VLLM::" in command or b"vllm.entrypoints" in command:
+                    found.add(int(entry.name))
+    return found
 
 
 def engine_part(spec: EngineSpec, control: Path) -> Part:
