@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from stack.engines.settings import DeploymentSettings, engine_specs
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+from control import VARIABLE  # noqa: E402
 from gate import Gate  # noqa: E402
 
 MODES = (names.MODE_PUSH, names.MODE_PULL)
@@ -121,6 +122,11 @@ class LiveStack:
         self.control.write_text(json.dumps({"fail": handler, "where": where}))
         time.sleep(0.01)  # engines reread the file every millisecond
 
+    def delay(self, seconds: Mapping[str, float]) -> None:
+        """Holds requests up, by place (:mod:`control`); beside faults it replaces them."""
+        self.control.write_text(json.dumps({"delay": dict(seconds)}))
+        time.sleep(0.01)  # engines reread the file every millisecond
+
     def heal(self) -> None:
         self.control.unlink(missing_ok=True)
         time.sleep(0.01)
@@ -158,7 +164,7 @@ def engine_part(spec: EngineSpec, control: Path) -> Part:
     argv = list(engine_argv(spec))
     argv[argv.index("--kv-transfer-config") + 1] = json.dumps(config)
     env = {
-        "KVPATH_TEST_CONTROL": str(control),
+        VARIABLE: str(control),
         "PYTHONPATH": os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", ""))),
     }
     return Part(
