@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -82,8 +83,8 @@ def test_prefill_comes_last_when_both_legs_start_together(stack: LiveStack) -> N
 
 def test_registration_comes_last_when_decode_is_late(stack: LiveStack) -> None:
     """Both legs sent by hand, the decode leg only after P has answered: upstream pairs them all the same."""
-    request_id = "late-registration"
-    trace_id = "5" * 32
+    request_id = f"late-registration-{secrets.token_hex(4)}x"  # not to be taken for vLLM's random suffix
+    trace_id = secrets.token_hex(16)
     prefill_params = {
         "do_remote_decode": True,
         "do_remote_prefill": False,
