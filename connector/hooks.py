@@ -170,7 +170,8 @@ class WorkerHooks:
     def _start(self, metadata: Any, carriers: dict[str, Carrier]) -> None:
         at_ns = now()
         record = self.ledger.record
-        for request, carrier in carriers.items():
+        for request, sent in carriers.items():
+            carrier = sent if sent.stamp_ns else self._stamped(sent, at_ns)
             registration = metadata.push_registrations.get(request)
             wanted = metadata.reqs_to_recv.get(request)
             if registration is not None:
@@ -183,6 +184,11 @@ class WorkerHooks:
                 record(self._story.offers.held, at_ns, request, carrier)
             if request in metadata.push_finished_blocks:
                 record(self._story.offers.finished, at_ns, request, carrier)
+
+    def _stamped(self, carrier: Carrier, at_ns: int) -> Carrier:
+        """A carrier whose stamp the scheduler could not take: the worker learned of it just now, and it is counted."""
+        self.ledger.losses.unmatched += 1
+        return carrier.at(PROCESS_CLOCK.wall(at_ns))
 
     @guarded
     def transfer_results(self, results: Any) -> None:
