@@ -29,7 +29,7 @@ from stack.engines.command_line import EngineSpec, engine_argv, engine_env, kv_t
 from stack.engines.launch import _router_part, _store_part
 from stack.engines.model import prepare_smollm2
 from stack.engines.processes import Deployment, Part, RunningPart
-from stack.engines.readiness import Awaited, prove_generation, wait_until_healthy
+from stack.engines.readiness import Awaited, prove_or_restart, wait_until_healthy
 from stack.engines.settings import DeploymentSettings, engine_specs
 
 HERE = Path(__file__).parent
@@ -189,7 +189,16 @@ def stack() -> Iterator[LiveStack]:
         awaited = [Awaited(part, f"{spec.url}/health") for part, spec in zip(engines, (prefill, decode), strict=True)]
         awaited.append(Awaited(running, f"{SETTINGS.router_url}/ready"))
         wait_until_healthy(deployment, awaited, SETTINGS.start_timeout_s, say)
-        prove_generation(deployment, SETTINGS.router_url, SETTINGS.model_name, MODES, say)
+        prove_or_restart(
+            deployment,
+            awaited[:2],
+            awaited[2],
+            SETTINGS.router_url,
+            SETTINGS.model_name,
+            MODES,
+            SETTINGS.start_timeout_s,
+            say,
+        )
         roles = {"prefill": engines[0], "decode": engines[1], "router": running, "store": store}
         yield LiveStack(SETTINGS, deployment, prefill, decode, gate, control, roles)
         say("stopping")
