@@ -28,7 +28,7 @@ from stack.demo.client import Answer, stream_completion
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env, kv_transfer_config
 from stack.engines.launch import _router_part, _store_part
 from stack.engines.model import prepare_smollm2
-from stack.engines.processes import Deployment, Part, RunningPart
+from stack.engines.processes import Deployment, Part
 from stack.engines.readiness import Awaited, prove_or_restart, wait_until_healthy
 from stack.engines.settings import DeploymentSettings, engine_specs
 
@@ -71,7 +71,6 @@ class LiveStack:
     decode: EngineSpec
     gate: Gate
     control: Path
-    engines: dict[str, RunningPart]
 
     def ask(self, mode: str, prompt: str) -> Answer:
         """One greedy streaming completion through the router."""
@@ -199,7 +198,6 @@ def stack() -> Iterator[LiveStack]:
             SETTINGS.start_timeout_s,
             say,
         )
-        roles = {"prefill": engines[0], "decode": engines[1], "router": running, "store": store}
-        yield LiveStack(SETTINGS, deployment, prefill, decode, gate, control, roles)
+        yield LiveStack(SETTINGS, deployment, prefill, decode, gate, control)
         say("stopping")
     gate.close()
