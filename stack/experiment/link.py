@@ -114,7 +114,8 @@ def _transfer_rates(moved: Sequence[Moved]) -> tuple[Rates, ...]:
     if any(len(rates) < _MIN_TRANSFERS for rates in by_operation.values()):
         return ()
     write, read = (median(by_operation[operation]) for operation in OPERATIONS)
-    return (Rates("the experiment's own transfers", write, read),)
+    best = tuple(max(by_operation[operation]) for operation in OPERATIONS)
+    return (Rates("the experiment's own transfers", write, read, best),)
 
 
 def _reasons(rates: Sequence[Rates], emulated: Sequence[str], transports: Mapping[str, str]) -> list[str]:

@@ -78,6 +78,12 @@ def test_without_a_probe_the_transfers_decide():
     assert judge_link(None, moved("WRITE", 6.0) + moved("READ", 4.0)).reasons == ()
 
 
+def test_transfers_of_a_busy_moment_are_not_the_link():
+    """Small transfers over one shared memory: the medians differ, the best of both directions do not."""
+    transfers = [*moved("WRITE", 2.9), *moved("READ", 1.05), *moved("READ", 2.8, count=1)]
+    assert judge_link(None, transfers).reasons == ()
+
+
 def test_the_probe_is_believed_before_the_transfers():
     link = judge_link(probe(*both("contiguous", 5, 5)), moved("WRITE", 50.0) + moved("READ", 1.0))
     assert (link.source, link.reasons) == (PROBE, ())
