@@ -14,7 +14,8 @@ up: venv  ## the same, without requests, until Ctrl-C
 	@$(PY) -m stack up
 
 test: lint browser  ## lint, then all tests, also those that start real engines and a browser
-	$(PY) -m pytest
+	$(PY) -m pytest -m live
+	$(PY) -m pytest -m "not live"
 
 test-fast: lint  ## lint, then the tests that need no engine and no browser
 	$(PY) -m pytest -m "not live and not browser"

@@ -21,6 +21,7 @@ from connector.bootstrap import Telemetry, start_telemetry
 from connector.carrier import Carrier
 from connector.engine_context import EngineContext
 from connector.fake_agent import FakeAgent, Network
+from connector.fewcores import PROGRESS_DELAY_US, progress_delay
 from connector.ledger import Ledger, Losses
 from connector.metrics import Metric, Samples
 from connector.runtime import Runtime
@@ -124,12 +125,18 @@ def engine(new_engine: Callable[..., Engine]) -> Engine:
 
 
 @pytest.fixture(scope="session")
-def vllm() -> Any:
-    """vLLM itself, imported once a session (half a minute on two cores); skips where it is not installed."""
+def vllm() -> Iterator[Any]:
+    """vLLM itself, imported once a session (half a minute on two cores); skips where it is not installed.
+
+    NIXL agents made in this process sleep between events: they live until it ends, and would spin both cores away
+    from every test that follows.
+    """
     pytest.importorskip("vllm", reason="needs vLLM: the extra 'cpu' or 'gpu'")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of vLLM's own dependencies, at import
-        return importlib.import_module("connector.nixl")
+        module = importlib.import_module("connector.nixl")
+    with progress_delay(module.NixlWrapper, PROGRESS_DELAY_US):
+        yield module
 
 
 @dataclass
