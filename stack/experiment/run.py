@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -25,6 +25,7 @@ from stack.experiment.run_folder import ENVIRONMENT, PROBE, RESULT, FinishedBloc
 from stack.experiment.target import Asker, Target
 from stack.experiment.traced import path_row_from, path_rows
 
+T = TypeVar("T")
 RATIO = "characters_a_token"
 Say = Callable[[str], None]
 Probe = Callable[[Target, Plan], Mapping[str, Any]]
@@ -87,6 +88,15 @@ def result_of(folder: RunFolder) -> Result:
             notes=tuple(known.get("notes", ())),
         )
     )
+
+
+async def _heeding_ctrl_c(work: Coroutine[Any, Any, T]) -> T:
+    """Ctrl-C cancels the task; a cancellation that was swallowed on the way (by a request that ended) is made good."""
+    result = await work
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    return result
 
 
 async def _session() -> aiohttp.ClientSession:
@@ -184,7 +194,7 @@ class _Run:
             prompts=self._source.prompts(block, cell),
             due_ns=arrivals_ns(block, cell.rate),
         )
-        rows = runner.run(offer(session, load, self._folder.append_request))
+        rows = runner.run(_heeding_ctrl_c(offer(session, load, self._folder.append_request)))
         self._refuse_failure(block, rows)
         choices = self._asker.early_choices().since(before)
         if self._traces is not None:
