@@ -52,9 +52,9 @@ STAGES = (*STAGE_NAMES, UNEXPLAINED)
 PUSH, PULL = names.MODE_PUSH, names.MODE_PULL
 PROMPT = "The monotonic clock of a process never goes back. " * 4
 ROUNDS = MIN_PAIRS
-DELAY_S = 0.4
-LATE_S = 0.6  # longer than prefill takes: a registration that is held up so long comes last
-HIDDEN_S = DELAY_S / 2
+DELAY_S = 0.8  # a tenth of it is more than two medians of a prefill on a busy machine differ by
+LATE_S = 1.0  # longer than prefill takes: a registration that is held up so long comes last
+HIDDEN_S = 0.75 * DELAY_S
 ROUTER_PORT = 18001
 
 
