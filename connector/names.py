@@ -36,6 +36,7 @@ SUFFIX_FLIGHT = ".flight"
 SPAN_AWAIT = "kvpath.await"
 SPAN_FIRST_STEP = "kvpath.first_step"
 SPAN_BLOCKS_HELD = "kvpath.blocks.held"
+SPAN_REUSE_LOOKUP = "kvpath.reuse.lookup"
 
 EVENT_FIRST_TOKEN = "first_token"  # on the router's SERVER span
 EVENT_COMPLETION = "completion"  # on kvpath.await, one per completion notification
@@ -68,6 +69,10 @@ ATTR_FALLBACK = "kvpath.fallback"  # str, why this request runs in mode "plain"
 ATTR_INCOMPLETE = "kvpath.incomplete"  # str[], what telemetry lost about this request
 ATTR_PROMPT_TOKENS = "kvpath.prompt_tokens"  # int, on kvpath.prefill.queue
 ATTR_EXTERNAL_TOKENS = "kvpath.external_tokens"  # int, tokens whose KV comes from the other engine
+ATTR_REUSE_OUTCOME = "kvpath.reuse.outcome"  # str, one of REUSE_OUTCOMES
+ATTR_REUSE_TOKENS = "kvpath.reuse.tokens"  # int, tokens whose KV D kept and the router offered to P
+ATTR_REUSE_MATCHED_TOKENS = "kvpath.reuse.matched_tokens"  # int, on kvpath.prefill.queue: as many are the prompt's own
+ATTR_REUSE_AGE = "kvpath.reuse.age_s"  # float, since the turn before ended
 ATTR_ERROR_TYPE = "error.type"
 # Of OpenTelemetry's semantic conventions:
 ATTR_GEN_AI_OPERATION = "gen_ai.operation.name"  # str, "chat" | "text_completion"
@@ -93,6 +98,7 @@ HEADER_CONVERSATION = "x-conversation-id"
 PARAM_TRACEPARENT = "traceparent"  # inside kv_transfer_params
 PARAM_REQUEST_ID = "kvpath_request_id"  # inside kv_transfer_params
 PARAM_MODE = "transfer_mode"  # inside kv_transfer_params; upstream's own key
+PARAM_TOKEN_MARKS = "kvpath_token_marks"  # inside kv_transfer_params, mode reuse: [[tokens, digest], ...]
 PARAM_TELEMETRY = "kvpath"  # inside a push registration: what P's writer needs for its spans
 
 LAST_ARRIVAL_REGISTRATION = "registration"
@@ -100,8 +106,28 @@ LAST_ARRIVAL_PREFILL = "prefill"
 RELEASE_DONE = "done"
 RELEASE_LEASE_EXPIRED = "lease_expired"
 RELEASE_ABORTED = "aborted"
+REUSE_HIT = "hit"
+REUSE_MISS = "miss"  # the router knows no earlier turn
+REUSE_EXPIRED = "expired"
+REUSE_TOO_SHORT = "too_short"
+REUSE_EDITED = "edited"  # the history is not the one whose KV was kept
+REUSE_GONE = "gone"  # D no longer has it: restarted, used or freed
+REUSE_OUTCOMES = (REUSE_HIT, REUSE_MISS, REUSE_EXPIRED, REUSE_TOO_SHORT, REUSE_EDITED, REUSE_GONE)
 OPERATION_WRITE = "WRITE"
 OPERATION_READ = "READ"
+
+# --- Metrics of the critical-path exporter ------------------------------------------------------------------
+METRIC_EXPORTER_CRITICAL_PATH = "kvpath_critical_path_seconds"  # histogram by mode, stage
+METRIC_EXPORTER_TTFT = "kvpath_ttft_seconds"  # histogram by mode
+METRIC_EXPORTER_OVERLAPPED = "kvpath_overlapped_seconds"  # histogram by mode
+METRIC_EXPORTER_TRACES = "kvpath_traces"  # counter by mode, outcome
+METRIC_EXPORTER_INCOMPLETE = "kvpath_incomplete"  # counter by reason
+METRIC_EXPORTER_CLOCK = "kvpath_clock_uncertainty_seconds"  # histogram by mode
+METRIC_EXPORTER_LAG = "kvpath_exporter_lag_seconds"  # gauge
+METRIC_EXPORTER_WAITING = "kvpath_exporter_waiting_traces"  # gauge
+METRIC_EXPORTER_POLL_ERRORS = "kvpath_exporter_poll_errors"  # counter
+METRIC_EXPORTER_DIFFERENCE = "kvpath_ttft_difference_seconds"  # gauge by bound: median | low | high; push minus pull
+METRIC_EXPORTER_SAMPLES = "kvpath_ttft_difference_samples"  # gauge by mode
 
 # --- Metrics of the embedded trace store --------------------------------------------------------------------
 METRIC_STORE_RECEIVED = "kvpath_store_spans_received"
