@@ -18,6 +18,33 @@ from connector.bootstrap import SpanCounts
 from stack.router.pool import EnginePool
 from stack.router.spans import TelemetryErrors
 
+# Names as prometheus_client takes them: on the page counters gain ``_total``, histograms ``_bucket``, ``_sum``, ``_count``.
+REQUESTS = "kvpath_router_requests"  # counter by mode, status
+IN_FLIGHT = "kvpath_router_requests_in_flight"  # gauge
+TTFT = "kvpath_router_time_to_first_token_seconds"  # histogram by mode
+DURATION = "kvpath_router_request_duration_seconds"  # histogram by mode
+TPOT = "kvpath_router_time_per_output_token_seconds"  # histogram by mode
+ERRORS = "kvpath_router_errors"  # counter by type
+FALLBACKS = "kvpath_router_fallbacks"  # counter by reason
+ENGINE_CHOSEN = "kvpath_router_engine_chosen"  # counter by engine_id, role, mode
+EARLY_CHOICES = "kvpath_router_early_choices"  # counter by outcome: kept | regretted
+DROPPED_PARAMS = "kvpath_router_client_transfer_params_dropped"  # counter
+RETRIES = "kvpath_router_upstream_retries"  # counter
+ENGINE_REQUESTS = "kvpath_router_engine_outstanding_requests"  # gauge by engine_id, role
+ENGINE_WORK = "kvpath_router_engine_outstanding_work"  # gauge by engine_id, role; tokens
+ENGINE_HEALTHY = "kvpath_router_engine_healthy"  # gauge by engine_id, role: 1 | 0
+SPLIT_WEIGHT = "kvpath_router_split_weight"  # gauge by mode
+TELEMETRY_SPANS = "kvpath_router_telemetry_spans"  # counter by outcome: ended | exported | dropped | failed
+TELEMETRY_ERRORS = "kvpath_router_telemetry_errors"  # counter
+REUSE_LOOKUPS = "kvpath_router_reuse_lookups"  # counter by outcome: names.REUSE_OUTCOMES
+REUSE_AGE = "kvpath_router_reuse_age_seconds"  # histogram: of hits, since the turn before ended
+REUSE_TOKENS = "kvpath_router_reuse_tokens"  # counter: offered to P by hits
+REUSE_NOT_KEPT = "kvpath_router_reuse_not_kept"  # counter by reason: turns after which nothing can be reused
+REUSE_STORE_ERRORS = "kvpath_router_reuse_store_errors"  # counter: shared memory that did not answer
+CONVERSATIONS = "kvpath_router_conversations"  # gauge: entries in this process; with shared memory absent
+CONVERSATIONS_BYTES = "kvpath_router_conversations_bytes"  # gauge: what these entries take
+CONVERSATIONS_EVICTED = "kvpath_router_conversations_evicted"  # counter: still valid, but the table was full
+
 _TTFT_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 60.0)
 _DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 _TPOT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
@@ -40,48 +67,45 @@ class RouterMetrics:
     def __init__(self, errors: TelemetryErrors) -> None:
         self.registry = registry = CollectorRegistry()
         self._errors = errors
-        p = "kvpath_router_"
-        self._requests = Counter(f"{p}requests", "Requests answered.", ["mode", "status"], registry=registry)
-        self._in_flight = Gauge(f"{p}requests_in_flight", "Requests being served.", registry=registry)
+        self._requests = Counter(REQUESTS, "Requests answered.", ["mode", "status"], registry=registry)
+        self._in_flight = Gauge(IN_FLIGHT, "Requests being served.", registry=registry)
         self._ttft = Histogram(
-            f"{p}time_to_first_token_seconds",
+            TTFT,
             "Request in to first content chunk out.",
             ["mode"],
             buckets=_TTFT_BUCKETS,
             registry=registry,
         )
         self._duration = Histogram(
-            f"{p}request_duration_seconds",
+            DURATION,
             "Request in to last byte out.",
             ["mode"],
             buckets=_DURATION_BUCKETS,
             registry=registry,
         )
         self._tpot = Histogram(
-            f"{p}time_per_output_token_seconds",
+            TPOT,
             "First to last token over the tokens between; counted in SSE events when the engine sent no usage.",
             ["mode"],
             buckets=_TPOT_BUCKETS,
             registry=registry,
         )
-        self._errors_by_type = Counter(f"{p}errors", "Requests that failed, by type.", ["type"], registry=registry)
-        self._fallbacks = Counter(f"{p}fallbacks", "Requests served plain, by reason.", ["reason"], registry=registry)
-        self._chosen = Counter(
-            f"{p}engine_chosen", "Choices of an engine.", ["engine_id", "role", "mode"], registry=registry
-        )
+        self._errors_by_type = Counter(ERRORS, "Requests that failed, by type.", ["type"], registry=registry)
+        self._fallbacks = Counter(FALLBACKS, "Requests served plain, by reason.", ["reason"], registry=registry)
+        self._chosen = Counter(ENGINE_CHOSEN, "Choices of an engine.", ["engine_id", "role", "mode"], registry=registry)
         self._early = Counter(
-            f"{p}early_choices",
+            EARLY_CHOICES,
             "Push: would the choice of D have been the same when P finished (kept), or not (regretted)?",
             ["outcome"],
             registry=registry,
         )
         self._dropped_params = Counter(
-            f"{p}client_transfer_params_dropped",
+            DROPPED_PARAMS,
             "Requests whose own transfer parameters were dropped.",
             registry=registry,
         )
         self._retries = Counter(
-            f"{p}upstream_retries", "Legs sent again: the engine had closed an idle connection.", registry=registry
+            RETRIES, "Legs sent again: the engine had closed an idle connection.", registry=registry
         )
 
     @_swallowing
@@ -141,28 +165,27 @@ class StateCollector(Collector):
         self._errors = errors
 
     def collect(self) -> Iterable[Metric]:
-        p = "kvpath_router_"
         labels = ["engine_id", "role"]
-        requests = GaugeMetricFamily(f"{p}engine_outstanding_requests", "Legs in flight.", labels=labels)
-        work = GaugeMetricFamily(f"{p}engine_outstanding_work", "Outstanding work, tokens.", labels=labels)
-        healthy = GaugeMetricFamily(f"{p}engine_healthy", "1 when requests may go there.", labels=labels)
+        requests = GaugeMetricFamily(ENGINE_REQUESTS, "Legs in flight.", labels=labels)
+        work = GaugeMetricFamily(ENGINE_WORK, "Outstanding work, tokens.", labels=labels)
+        healthy = GaugeMetricFamily(ENGINE_HEALTHY, "1 when requests may go there.", labels=labels)
         for engine in self._pool.engines:
             values = [engine.engine_id, engine.settings.role]
             requests.add_metric(values, engine.requests)
             work.add_metric(values, engine.work)
             healthy.add_metric(values, float(engine.healthy))
-        split = GaugeMetricFamily(f"{p}split_weight", "Weight of a mode in the split.", labels=["mode"])
+        split = GaugeMetricFamily(SPLIT_WEIGHT, "Weight of a mode in the split.", labels=["mode"])
         for mode, weight in self._split().items():
             split.add_metric([mode], weight)
         yield from (requests, work, healthy, split)
-        yield from self._telemetry(p)
+        yield from self._telemetry()
 
-    def _telemetry(self, p: str) -> Iterable[Metric]:
+    def _telemetry(self) -> Iterable[Metric]:
         counts = self._counts()
-        spans = CounterMetricFamily(f"{p}telemetry_spans", "Sampled spans, by what became of them.", labels=["outcome"])
+        spans = CounterMetricFamily(TELEMETRY_SPANS, "Sampled spans, by what became of them.", labels=["outcome"])
         for outcome in ("ended", "exported", "dropped", "failed"):
             spans.add_metric([outcome], getattr(counts, outcome))
         yield spans
         yield CounterMetricFamily(
-            f"{p}telemetry_errors", "Exceptions inside telemetry that were swallowed.", value=self._errors.count
+            TELEMETRY_ERRORS, "Exceptions inside telemetry that were swallowed.", value=self._errors.count
         )
