@@ -1,6 +1,6 @@
 # Every target works as the first command in a fresh clone: it fills .venv before it starts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast lint format bench lock clean browser venv
+.PHONY: help demo up test test-fast lint format bench lock clean browser tools venv
 
 PY := .venv/bin/python
 
@@ -13,12 +13,12 @@ demo: venv  ## both engines, router and store; 12 requests a mode; the compariso
 up: venv  ## the same, without requests, until Ctrl-C
 	@$(PY) -m stack up
 
-test: lint browser  ## lint, then all tests, also those that start real engines and a browser
+test: lint browser tools  ## lint, then all tests, also those that start real engines, a browser, Prometheus
 	$(PY) -m pytest -m live
 	$(PY) -m pytest -m "not live"
 
-test-fast: lint  ## lint, then the tests that need no engine and no browser
-	$(PY) -m pytest -m "not live and not browser"
+test-fast: lint  ## lint, then the tests that need no engine, no browser and no download
+	$(PY) -m pytest -m "not live and not browser and not tools"
 
 lint: venv  ## ruff and mypy
 	$(PY) -m ruff check .
@@ -39,8 +39,11 @@ lock: venv  ## resolves pyproject.toml into requirements.lock again
 	grep -vE "sys_platform == '(never|win32|emscripten|darwin)'" out/requirements.lock > requirements.lock
 
 clean:  ## removes what was built and written here; the model cache (~/.cache/kvpath) stays
-	rm -rf .venv out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .tools out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find connector stack dashboards tests -name __pycache__ -type d -exec rm -rf {} +
+
+tools:
+	@.ci/tools prometheus promtool alertmanager amtool docker-compose
 
 browser:
 	@.ci/packages chromium
