@@ -95,6 +95,7 @@ HEADER_TRACESTATE = "tracestate"
 HEADER_TRACE_ID = "x-kvpath-trace-id"  # on the router's responses
 HEADER_FALLBACK = "x-kvpath-fallback"  # on the router's responses, when a request fell back to mode "plain"
 HEADER_CONVERSATION = "x-conversation-id"
+HEADER_ANNOTATED = "x-kvpath-annotated"  # on the answer to a change of the split: the router annotates it in Grafana
 PARAM_TRACEPARENT = "traceparent"  # inside kv_transfer_params
 PARAM_REQUEST_ID = "kvpath_request_id"  # inside kv_transfer_params
 PARAM_MODE = "transfer_mode"  # inside kv_transfer_params; upstream's own key
@@ -138,3 +139,11 @@ METRIC_STORE_REFUSED = "kvpath_store_requests_refused"  # by reason
 METRIC_STORE_EVICTED = "kvpath_store_traces_evicted"  # by reason: "age" | "size"
 METRIC_STORE_BYTES = "kvpath_store_database_bytes"
 METRIC_STORE_QUEUE = "kvpath_store_queue_bytes"
+
+# --- Grafana ------------------------------------------------------------------------------------------------
+GRAFANA_FOLDER_UID = "kvpath"
+GRAFANA_FOLDER_TITLE = "kvpath"
+GRAFANA_PROMETHEUS_UID = "kvpath-prometheus"  # data source
+GRAFANA_TEMPO_UID = "kvpath-tempo"  # data source
+ANNOTATION_SPLIT = ("kvpath", "split")  # tags
+ANNOTATION_EXPERIMENT = ("kvpath", "experiment")  # tags; the block's mode comes after them
