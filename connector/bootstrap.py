@@ -170,7 +170,7 @@ class Telemetry:
             return True
         return _within(lambda: self._provider.force_flush(), timeout_s)
 
-    def shutdown(self, timeout_s: float = 3.0) -> SpanCounts:
+    def shutdown(self, timeout_s: float = 2.0) -> SpanCounts:
         """Flushes for at most ``timeout_s`` seconds, gives up on the rest, and returns the final counts.
 
         Never raises and never blocks longer: an unreachable collector cannot hold a process open. The SDK alone
