@@ -1,6 +1,6 @@
 # Every target works as the first command in a fresh clone: it fills .venv before it starts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast lint format bench lock clean browser tools venv
+.PHONY: help demo up test test-fast lint format dashboards bench lock clean browser tools venv
 
 PY := .venv/bin/python
 
@@ -24,10 +24,14 @@ lint: venv  ## ruff and mypy
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
+	$(PY) -m dashboards --check
 
 format: venv  ## puts the code into shape
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
+
+dashboards: venv  ## writes dashboards/generated and the alert rules again
+	@$(PY) -m dashboards
 
 bench: venv  ## what telemetry, router, store and analysis cost on this machine; writes out/bench.json
 	@$(PY) -m stack bench
@@ -35,7 +39,7 @@ bench: venv  ## what telemetry, router, store and analysis cost on this machine;
 lock: venv  ## resolves pyproject.toml into requirements.lock again
 	mkdir -p out
 	.ci/uv pip compile --quiet --universal --no-annotate --no-header --python-version 3.11 \
-	  --extra cpu --extra demo --extra dev --extra experiment pyproject.toml -o out/requirements.lock
+	  --extra cpu --extra dashboards --extra demo --extra dev --extra experiment pyproject.toml -o out/requirements.lock
 	grep -vE "sys_platform == '(never|win32|emscripten|darwin)'" out/requirements.lock > requirements.lock
 
 clean:  ## removes what was built and written here; the model cache (~/.cache/kvpath) stays

@@ -1,0 +1,1 @@
+"""What the dashboards ask, in PromQL and TraceQL, apart from the panels that show the answers."""
