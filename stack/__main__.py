@@ -12,6 +12,7 @@ from collections.abc import Sequence
 COMMANDS = {
     "demo": ("stack.demo.command", "start everything, send requests in both modes, show where their time went"),
     "up": ("stack.engines.up", "start both engines, the router and the trace store, and keep them until Ctrl-C"),
+    "engine": ("stack.engines.engine_command", "run one engine alone"),
     "router": ("stack.router.command", "run the router alone"),
     "store": ("stack.store.command", "run the trace store alone"),
     "report": ("stack.analysis.report_command", "compare push and pull, stage by stage"),

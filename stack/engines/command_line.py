@@ -54,6 +54,7 @@ class EngineSpec:
     gpu_memory_utilization: float = 0.9
     gpu_kv_cache_gib: float | None = None  # instead of what profiling finds: engines that share a GPU disturb that
     kv_buffer_device: Literal["cpu", "cuda"] | None = None  # "cpu" on a GPU: KV is moved through host memory
+    nixl_backends: tuple[str, ...] = ()  # empty: NIXL's UCX; LIBFABRIC on EFA
     ucx_tls: str | None = None  # UCX_TLS, the transports that UCX may choose from; None: as it chooses
     visible_devices: str | None = None  # CUDA_VISIBLE_DEVICES
     otlp_endpoint: str | None = "http://127.0.0.1:4318"
@@ -119,7 +120,8 @@ def kv_transfer_config(spec: EngineSpec) -> dict[str, object]:
 
 def _nixl_options(spec: EngineSpec) -> dict[str, object]:
     # Upstream gives each agent four UCX threads; on a few cores they only wait for one another.
-    return {"num_threads": 0} if spec.device == "cpu" else {}
+    threads: dict[str, object] = {"num_threads": 0} if spec.device == "cpu" else {}
+    return threads | ({"backends": list(spec.nixl_backends)} if spec.nixl_backends else {})
 
 
 def _connector(spec: EngineSpec, name: str, module: str | None) -> dict[str, object]:

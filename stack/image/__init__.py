@@ -1,0 +1,1 @@
+"""The container images of kvpath, and what runs in them besides the parts themselves."""
