@@ -39,7 +39,7 @@ bench: venv  ## what telemetry, router, store and analysis cost on this machine;
 lock: venv  ## resolves pyproject.toml into requirements.lock again
 	mkdir -p out
 	.ci/uv pip compile --quiet --universal --no-annotate --no-header --python-version 3.11 \
-	  --extra cpu --extra dashboards --extra demo --extra dev --extra experiment pyproject.toml -o out/requirements.lock
+	  --extra cpu --extra dashboards --extra demo --extra dev --extra experiment --extra grafana pyproject.toml -o out/requirements.lock
 	grep -vE "sys_platform == '(never|win32|emscripten|darwin)'" out/requirements.lock > requirements.lock
 
 clean:  ## removes what was built and written here; the model cache (~/.cache/kvpath) stays
