@@ -20,6 +20,8 @@ COMMANDS = {
     "view": ("stack.view.command", "show requests, waterfalls and the comparison in the browser"),
     "probe": ("stack.probe.command", "measure READ and WRITE between two processes or hosts, and the transport"),
     "ab": ("stack.experiment.ab_command", "compare two modes in interleaved blocks, with intervals and a verdict"),
+    "export": ("stack.exporter.command", "turn finished traces into Prometheus metrics with exemplars"),
+    "grafana": ("stack.grafana.command", "check a Grafana, put the dashboards into it, annotate"),
     "bench": ("stack.bench", "measure what telemetry, router, store and analysis cost on this machine"),
 }
 EXIT_USAGE = 2
