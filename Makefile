@@ -1,6 +1,6 @@
 # Every target works as the first command in a fresh clone: it fills .venv before it starts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast lint format dashboards bench lock clean browser tools venv
+.PHONY: help demo up test test-fast lint format dashboards bench lock clean browser redis tools venv
 
 PY := .venv/bin/python
 
@@ -13,11 +13,11 @@ demo: venv  ## both engines, router and store; 12 requests a mode; the compariso
 up: venv  ## the same, without requests, until Ctrl-C
 	@$(PY) -m stack up
 
-test: lint browser tools  ## lint, then all tests, also those that start real engines, a browser, Prometheus
+test: lint browser redis tools  ## lint, then all tests, also those that start real engines, a browser, Prometheus
 	$(PY) -m pytest -m live
 	$(PY) -m pytest -m "not live"
 
-test-fast: lint  ## lint, then the tests that need no engine, no browser and no download
+test-fast: lint redis  ## lint, then the tests that need no engine, no browser and no download
 	$(PY) -m pytest -m "not live and not browser and not tools"
 
 lint: venv  ## ruff and mypy
@@ -39,7 +39,8 @@ bench: venv  ## what telemetry, router, store and analysis cost on this machine;
 lock: venv  ## resolves pyproject.toml into requirements.lock again
 	mkdir -p out
 	.ci/uv pip compile --quiet --universal --no-annotate --no-header --python-version 3.11 \
-	  --extra cpu --extra dashboards --extra demo --extra dev --extra experiment --extra grafana pyproject.toml -o out/requirements.lock
+	  --extra cpu --extra dashboards --extra demo --extra dev --extra experiment --extra grafana \
+	  --extra redis pyproject.toml -o out/requirements.lock
 	grep -vE "sys_platform == '(never|win32|emscripten|darwin)'" out/requirements.lock > requirements.lock
 
 clean:  ## removes what was built and written here; the model cache (~/.cache/kvpath) stays
@@ -48,6 +49,9 @@ clean:  ## removes what was built and written here; the model cache (~/.cache/kv
 
 tools:
 	@.ci/tools prometheus promtool alertmanager amtool docker-compose
+
+redis:
+	@.ci/packages redis-server
 
 browser:
 	@.ci/packages chromium

@@ -6,7 +6,8 @@ A generation request does not pass FastAPI's stack: every layer there costs a co
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,10 +20,13 @@ from connector.bootstrap import Telemetry, start_telemetry
 from connector.names import SERVICE_ROUTER
 from stack.router.admin import admin_routes
 from stack.router.bodies import CHAT_PATH, COMPLETIONS_PATH
+from stack.router.conversations.memory import Memory
+from stack.router.conversations.process_memory import ProcessMemory
+from stack.router.conversations.turns import Conversations, Limits
 from stack.router.endpoint import GenerationEndpoint
 from stack.router.errors import NoEngineError, RouterError, error_body
 from stack.router.health import HealthWatch
-from stack.router.metrics import RouterMetrics, StateCollector
+from stack.router.metrics import MemoryCollector, RouterMetrics, StateCollector
 from stack.router.mode import ModePolicy
 from stack.router.pool import EnginePool
 from stack.router.proxy import Proxy
@@ -47,10 +51,14 @@ class RouterApp(FastAPI):
             await super().__call__(scope, receive, send)
 
 
-def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> RouterApp:
+def create_app(
+    settings: RouterSettings, telemetry: Telemetry | None = None, clock: Callable[[], float] = time.monotonic
+) -> RouterApp:
     """Builds the application. Engines are probed, and connections made, once it is started.
 
     ``telemetry`` defaults to one that exports to ``settings.otlp_endpoint``; it is shut down with the application.
+    ``clock`` is what conversations age by, in seconds. Raises ``ValueError`` when the settings ask for shared memory
+    and the ``redis`` package is not there.
     """
     running = telemetry or start_telemetry(SERVICE_ROUTER, settings.otlp_endpoint)
     errors = TelemetryErrors()
@@ -70,7 +78,13 @@ def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> 
         configured=configured_modes(settings),
     )
     metrics.registry.register(StateCollector(pool, lambda: policy.split, running.counts, errors))
-    proxy = Proxy(pool, upstream, metrics, settings.deadline_s)
+    memory = _memory(settings, clock)
+    metrics.registry.register(MemoryCollector(memory))
+    limits = Limits(
+        settings.reuse_ttl_s, settings.reuse_margin_s, settings.reuse_min_tokens, settings.reuse_kept_timeout_s
+    )
+    conversations = Conversations(memory, settings.engines, upstream.fetch, limits, clock, metrics.not_kept)
+    proxy = Proxy(pool, upstream, metrics, conversations, settings.deadline_s)
     health = HealthWatch(upstream, pool, settings.health_interval_s)
 
     @asynccontextmanager
@@ -82,18 +96,30 @@ def create_app(settings: RouterSettings, telemetry: Telemetry | None = None) -> 
         finally:
             await health.stop()
             await proxy.stop()
+            await conversations.stop()
             await upstream.stop()
             await asyncio.to_thread(running.shutdown, TELEMETRY_SHUTDOWN_S)
 
     app = RouterApp(title="kvpath router", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.pool = pool
-    app.generation = GenerationEndpoint(settings, policy, proxy, Spans(running.tracer, errors), metrics)
+    app.generation = GenerationEndpoint(settings, policy, proxy, conversations, Spans(running.tracer, errors), metrics)
     if settings.admin_token is not None:
         app.include_router(admin_routes(settings.admin_token, settings, policy))
     _add_state_routes(app, policy, metrics)
     _add_models_route(app, upstream)
     _add_error_shape(app)
     return app
+
+
+def _memory(settings: RouterSettings, clock: Callable[[], float]) -> Memory:
+    retain_s = 2 * settings.reuse_ttl_s  # an expired entry is still told from one that never was
+    if settings.reuse_store_url is None:
+        return ProcessMemory(settings.reuse_max_conversations, retain_s, clock)
+    try:
+        from stack.router.conversations.shared_memory import SharedMemory
+    except ImportError:
+        raise ValueError("reuse_store_url needs the redis package: pip install 'kvpath[redis]'") from None
+    return SharedMemory(settings.reuse_store_url.get_secret_value(), retain_s, settings.reuse_kept_timeout_s)
 
 
 def _add_state_routes(app: RouterApp, policy: ModePolicy, metrics: RouterMetrics) -> None:

@@ -9,12 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from connector import names
 from connector.clock import now
 from stack.router import bodies
+from stack.router.conversations.answer import ANSWER_UNFINISHED
+from stack.router.conversations.entry import key_of
+from stack.router.conversations.history import history_of
+from stack.router.conversations.turns import Conversations, Turn
 from stack.router.errors import BadRequestError, BrokenAnswerError, DeadlineError, RouterError
 from stack.router.exchange import CLIENT_DISCONNECTED, Exchange
 from stack.router.metrics import RouterMetrics
@@ -27,6 +31,9 @@ from stack.router.stream import StreamScan, usage_of
 
 STATUS_CLIENT_GONE = 499  # in metrics and spans only: nobody is there to read it
 UNDECIDED = "none"  # mode in the metrics of requests that were refused before it was decided
+# Why nothing of a turn can be reused, in the metrics, beside an answer's own problems:
+NO_CONVERSATION = "no_conversation"
+NOT_PLAIN_TEXT = "not_plain_text"
 STREAM_ERROR = "stream_error"  # the engine's own error event in a stream
 REAP_GRACE_S = 5.0  # for P's answer when D has already finished
 _log = logging.getLogger(__name__)
@@ -40,11 +47,18 @@ class GenerationEndpoint:
     """ASGI application behind ``/v1/completions`` and ``/v1/chat/completions``."""
 
     def __init__(
-        self, settings: RouterSettings, policy: ModePolicy, proxy: Proxy, spans: Spans, metrics: RouterMetrics
+        self,
+        settings: RouterSettings,
+        policy: ModePolicy,
+        proxy: Proxy,
+        conversations: Conversations,
+        spans: Spans,
+        metrics: RouterMetrics,
     ) -> None:
         self._settings = settings
         self._policy = policy
         self._proxy = proxy
+        self._conversations = conversations
         self._spans = spans
         self._metrics = metrics
 
@@ -83,11 +97,24 @@ class GenerationEndpoint:
         exchange.body = body
         exchange.tokens = bodies.estimated_prompt_tokens(body, len(raw))
         self._start_span(exchange)
-        sticky_key = bodies.conversation_of(body, exchange.headers) or exchange.request_id
-        exchange.mode = self._policy.decide(exchange.header(names.HEADER_MODE), sticky_key)
+        conversation = bodies.conversation_of(body, exchange.headers)
+        exchange.mode = self._policy.decide(exchange.header(names.HEADER_MODE), conversation or exchange.request_id)
         reason = bodies.plain_reason(exchange.path, body)
         if reason is not None and exchange.mode != names.MODE_PLAIN:
             exchange.fall_back(reason)
+        if exchange.mode == names.MODE_REUSE:
+            self._begin_turn(exchange, conversation)
+
+    def _begin_turn(self, exchange: Exchange, conversation: str | None) -> None:
+        """Follows the conversation. A request that has none, or cannot be followed, is a pull: D would keep its blocks
+        for a turn that never finds them."""
+        history = history_of(exchange.path, exchange.body)
+        if conversation is None or history is None:
+            exchange.mode = names.MODE_PULL
+            self._metrics.not_kept(NO_CONVERSATION if conversation is None else NOT_PLAIN_TEXT)
+            return
+        key = key_of(exchange.header("authorization"), conversation)
+        exchange.turn = Turn.begin(key, history, chat=exchange.path == bodies.CHAT_PATH)
 
     def _start_span(self, exchange: Exchange) -> RouterSpan:
         operation = bodies.operation_of(exchange.path)
@@ -158,7 +185,7 @@ class GenerationEndpoint:
     async def _stream(self, exchange: Exchange, responder: Responder, opened: Opened) -> None:
         scan = StreamScan(chat=exchange.path == bodies.CHAT_PATH)
         try:
-            await responder.stream(opened, scan)
+            await responder.stream(opened, scan, self._follower(exchange, opened, scan))
         except RouterError:
             if not scan.end().done:
                 raise
@@ -170,7 +197,22 @@ class GenerationEndpoint:
         await responder.end()
         self._usage(exchange, end.usage, scan.events - 1)
 
+    def _follower(self, exchange: Exchange, opened: Opened, scan: StreamScan) -> Callable[[bytes], None]:
+        """Returns what sees every chunk just before the client does."""
+        turn = exchange.turn
+        if turn is None or exchange.mode != names.MODE_REUSE:
+            return scan.follow
+
+        def follow(chunk: bytes) -> None:
+            scan.follow(chunk)
+            if turn.answer.follow(chunk):
+                self._conversations.ended(turn, opened.leg.engine.engine_id, exchange.request_id)
+
+        return follow
+
     async def _whole(self, exchange: Exchange, responder: Responder, opened: Opened) -> None:
+        if exchange.turn is not None and exchange.mode == names.MODE_REUSE:
+            self._conversations.ended(exchange.turn, opened.leg.engine.engine_id, exchange.request_id, body=opened.data)
         content_type = opened.answer.content_type or "application/json"
         await responder.whole(200, [(b"content-type", content_type.encode("latin-1"))], opened.data)
         exchange.first_token_ns = exchange.last_byte_ns
@@ -197,6 +239,8 @@ class GenerationEndpoint:
 
     def _account(self, exchange: Exchange) -> None:
         exchange.close_legs()
+        if exchange.turn is not None and not exchange.turn.ending:
+            self._metrics.not_kept(exchange.turn.answer.problem or ANSWER_UNFINISHED)
         span = exchange.span or self._start_span(exchange)
         ended_ns = exchange.last_byte_ns or now()
         if exchange.mode:

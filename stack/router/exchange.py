@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind
 
 from connector import names
 from stack.router.bodies import Body, encode
+from stack.router.conversations.turns import Turn
 from stack.router.errors import EngineAnsweredError, RouterError
 from stack.router.pool import Engine
 from stack.router.spans import RouterSpan
@@ -41,6 +42,7 @@ class Exchange:
     mode: str = ""  # until decided
     fallback: str | None = None
     span: RouterSpan | None = None
+    turn: Turn | None = None  # in reuse
     legs: list[Leg] = field(default_factory=list)
     cancel_reason: str = CANCELLED
     status: int = 0

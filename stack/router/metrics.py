@@ -14,11 +14,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from connector import names
 from connector.bootstrap import SpanCounts
+from stack.router.conversations.memory import Memory
+from stack.router.conversations.process_memory import ProcessMemory
 from stack.router.pool import EnginePool
 from stack.router.spans import TelemetryErrors
 
-# Names as prometheus_client takes them: on the page counters gain ``_total``, histograms ``_bucket``, ``_sum``, ``_count``.
+# As prometheus_client takes them: on the page counters gain ``_total``, histograms ``_bucket``, ``_sum``, ``_count``.
 REQUESTS = "kvpath_router_requests"  # counter by mode, status
 IN_FLIGHT = "kvpath_router_requests_in_flight"  # gauge
 TTFT = "kvpath_router_time_to_first_token_seconds"  # histogram by mode
@@ -48,6 +51,8 @@ CONVERSATIONS_EVICTED = "kvpath_router_conversations_evicted"  # counter: still 
 _TTFT_BUCKETS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 60.0)
 _DURATION_BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 _TPOT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0)
+
+_AGE_BUCKETS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 240.0, 320.0, 400.0, 480.0)
 
 
 def _swallowing(method: Callable[..., None]) -> Callable[..., None]:
@@ -99,6 +104,17 @@ class RouterMetrics:
             ["outcome"],
             registry=registry,
         )
+        self._lookups = Counter(
+            REUSE_LOOKUPS, "Looks at what is kept of the turn before, by outcome.", ["outcome"], registry=registry
+        )
+        self._reuse_age = Histogram(REUSE_AGE, "Age of what a hit found.", buckets=_AGE_BUCKETS, registry=registry)
+        self._reuse_tokens = Counter(REUSE_TOKENS, "Tokens that hits offered to P.", registry=registry)
+        self._not_kept = Counter(
+            REUSE_NOT_KEPT,
+            "Turns after which nothing can be reused, by reason.",
+            ["reason"],
+            registry=registry,
+        )
         self._dropped_params = Counter(
             DROPPED_PARAMS,
             "Requests whose own transfer parameters were dropped.",
@@ -145,6 +161,17 @@ class RouterMetrics:
         self._dropped_params.inc()
 
     @_swallowing
+    def looked_up(self, outcome: str, tokens: int, age_s: float | None) -> None:
+        self._lookups.labels(outcome).inc()
+        if outcome == names.REUSE_HIT and age_s is not None:
+            self._reuse_tokens.inc(tokens)
+            self._reuse_age.observe(age_s)
+
+    @_swallowing
+    def not_kept(self, reason: str) -> None:
+        self._not_kept.labels(reason).inc()
+
+    @_swallowing
     def retried(self) -> None:
         self._retries.inc()
 
@@ -189,3 +216,22 @@ class StateCollector(Collector):
         yield CounterMetricFamily(
             TELEMETRY_ERRORS, "Exceptions inside telemetry that were swallowed.", value=self._errors.count
         )
+
+
+class MemoryCollector(Collector):
+    """Reads, at scrape time, the size of the router's memory of conversations, or how often shared memory failed."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+
+    def collect(self) -> Iterable[Metric]:
+        memory = self._memory
+        yield CounterMetricFamily(
+            REUSE_STORE_ERRORS, "Failures of the shared memory of conversations.", value=memory.errors
+        )
+        if isinstance(memory, ProcessMemory):
+            yield GaugeMetricFamily(CONVERSATIONS, "Conversations remembered in this process.", value=len(memory))
+            yield GaugeMetricFamily(CONVERSATIONS_BYTES, "What they take.", value=memory.size)
+            yield CounterMetricFamily(
+                CONVERSATIONS_EVICTED, "Conversations given up early: the table was full.", value=memory.evicted
+            )

@@ -25,9 +25,10 @@ class Refusal:
     reason: str
 
 
-def for_prefill(mode: str, request_id: str, traceparent: str | None) -> Params:
-    """Returns the parameters of P's leg."""
-    return {"do_remote_decode": True, "do_remote_prefill": False, **_common(mode, request_id, traceparent)}
+def for_prefill(mode: str, request_id: str, traceparent: str | None, kept: Params | None = None) -> Params:
+    """Returns the parameters of P's leg; ``kept`` is what D keeps of the turn before (reuse)."""
+    own = {"do_remote_decode": True, "do_remote_prefill": False, **_common(mode, request_id, traceparent)}
+    return {**(kept or {}), **own}
 
 
 def for_push_decode(prefill: EngineSettings, request_id: str, traceparent: str | None) -> Params:
@@ -46,10 +47,10 @@ def for_push_decode(prefill: EngineSettings, request_id: str, traceparent: str |
     }
 
 
-def for_pull_decode(answered: Params, request_id: str, traceparent: str | None) -> Params:
-    """Returns the parameters of D's leg in pull: what P answered, under D's own span."""
+def for_pull_decode(mode: str, answered: Params, request_id: str, traceparent: str | None) -> Params:
+    """Returns the parameters of D's leg in pull and reuse: what P answered, under D's own span."""
     kept = {key: value for key, value in answered.items() if key != names.PARAM_TRACEPARENT}
-    return {**kept, **_common(names.MODE_PULL, request_id, traceparent)}
+    return {**kept, **_common(mode, request_id, traceparent)}
 
 
 def _common(mode: str, request_id: str, traceparent: str | None) -> Params:
@@ -58,7 +59,7 @@ def _common(mode: str, request_id: str, traceparent: str | None) -> Params:
 
 
 def read_answer(answer: bytes, prefill: EngineSettings) -> Params | Refusal:
-    """Returns the transfer parameters in P's response body (pull), or why they cannot be used."""
+    """Returns the transfer parameters in P's response body (pull and reuse), or why they cannot be used."""
     try:
         body = json.loads(answer)
     except (ValueError, RecursionError):
@@ -81,29 +82,31 @@ def _checks(prefill: EngineSettings) -> dict[str, Callable[[Any], bool]]:
         "do_remote_prefill": lambda value: value is True,
         "do_remote_decode": lambda value: value is False,
         "remote_engine_id": lambda value: value == prefill.engine_id,
-        "remote_request_id": _is_text,
-        "remote_host": lambda value: _is_text(value) and host in (None, value),
-        "remote_port": lambda value: _is_count(value, 1, 65535),
-        "remote_block_ids": _are_block_ids,
-        "tp_size": lambda value: _is_count(value, 1),
-        "pp_size": lambda value: value is None or _is_count(value, 1),
-        "dcp_size": lambda value: value is None or _is_count(value, 1),
-        "remote_num_tokens": lambda value: value is None or _is_count(value, 0),
+        "remote_request_id": is_text,
+        "remote_host": lambda value: is_text(value) and host in (None, value),
+        "remote_port": lambda value: is_count(value, 1, 65535),
+        "remote_block_ids": are_block_ids,
+        "tp_size": lambda value: is_count(value, 1),
+        "pp_size": lambda value: value is None or is_count(value, 1),
+        "dcp_size": lambda value: value is None or is_count(value, 1),
+        "remote_num_tokens": lambda value: value is None or is_count(value, 0),
         "remote_blocks_expiry_time": lambda value: value is None or type(value) in (int, float),
-        names.PARAM_MODE: lambda value: value in (None, names.MODE_PULL),
+        names.PARAM_MODE: lambda value: value in (None, names.MODE_PULL, names.MODE_REUSE),
     }
 
 
-def _is_text(value: object) -> bool:
+def is_text(value: object) -> bool:
+    """Holds for a short printable word."""
     return isinstance(value, str) and 0 < len(value) <= 512 and value.isprintable() and " " not in value
 
 
-def _is_count(value: object, least: int, most: int = 2**31 - 1) -> bool:
+def is_count(value: object, least: int, most: int = 2**31 - 1) -> bool:
+    """Holds for a whole number from ``least`` to ``most``."""
     return type(value) is int and least <= value <= most  # bool is an int, and no count
 
 
-def _are_block_ids(value: object) -> bool:
+def are_block_ids(value: object) -> bool:
     """Holds for a list with one list of block numbers for each cache group, at least one of them not empty."""
     if not isinstance(value, list) or not all(isinstance(group, list) for group in value):
         return False
-    return any(value) and all(_is_count(block, 0) for group in value for block in group)
+    return any(value) and all(is_count(block, 0) for group in value for block in group)

@@ -73,10 +73,16 @@ class EnginePool:
         """Returns the healthy engines that can take this leg."""
         return [engine for engine in self.engines if engine.healthy and engine.serves(role, mode)]
 
-    def choose(self, role: Role, mode: str) -> Engine:
-        """Returns the candidate with the least outstanding work; raises ``NoEngineError`` when there is none."""
+    def choose(self, role: Role, mode: str, preferred: str | None = None) -> Engine:
+        """Returns the candidate with the least outstanding work; raises ``NoEngineError`` when there is none.
+
+        Among equals it is the engine with the id ``preferred``.
+        """
         self.require(role, mode)
-        chosen = min(self.candidates(role, mode), key=lambda engine: (engine.work, engine.last_chosen))
+        chosen = min(
+            self.candidates(role, mode),
+            key=lambda engine: (engine.work, engine.engine_id != preferred, engine.last_chosen),
+        )
         self._choices += 1
         chosen.last_chosen = self._choices
         return chosen

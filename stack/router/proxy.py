@@ -2,6 +2,7 @@
 
 push   both legs are sent at once; the first to fail ends the request and gives up the other (P may have to finish).
 pull   P first, then the choice of D by its load at that moment, then D.
+reuse  the same, and before it a look at what D kept of the conversation's last turn, which P is then offered.
 plain  D alone, for requests that KV transfer cannot serve and for answers of P that cannot be used.
 
 What comes back is D's answer with its first bytes. Only then may the client's response start: before, every failure
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from connector import names
 from stack.router import params
 from stack.router.bodies import Body, decode_body, prefill_body
+from stack.router.conversations.turns import Conversations, Lookup
 from stack.router.errors import BrokenAnswerError, DeadlineError, RouterError
 from stack.router.exchange import CANCELLED, Exchange, Leg
 from stack.router.metrics import RouterMetrics
@@ -24,6 +26,7 @@ from stack.router.settings import DECODE, PREFILL, Role
 from stack.router.upstream import Answer, Upstream
 
 PHASE_BOTH = "both"
+NO_LOOKUP = Lookup("")
 EVENT_STREAM = "text/event-stream"
 
 
@@ -41,7 +44,15 @@ class Opened:
 class Proxy:
     """Routes requests over the pool. Between requests it holds only prefills that outlive their request."""
 
-    def __init__(self, pool: EnginePool, upstream: Upstream, metrics: RouterMetrics, settle_s: float) -> None:
+    def __init__(
+        self,
+        pool: EnginePool,
+        upstream: Upstream,
+        metrics: RouterMetrics,
+        conversations: Conversations,
+        settle_s: float,
+    ) -> None:
+        self._conversations = conversations
         self._settle_s = settle_s
         self._settling: set[asyncio.Task[None]] = set()
         self._pool = pool
@@ -52,7 +63,7 @@ class Proxy:
         """Runs the legs until D has begun to answer. Raises ``RouterError``; legs are closed by the exchange."""
         if exchange.mode == names.MODE_PUSH:
             return await self._push(exchange)
-        if exchange.mode == names.MODE_PULL:
+        if exchange.mode in (names.MODE_PULL, names.MODE_REUSE):
             return await self._pull(exchange)
         return await self._plain(exchange)
 
@@ -63,16 +74,35 @@ class Proxy:
 
     async def _pull(self, exchange: Exchange) -> Opened:
         self._pool.require(DECODE, exchange.mode)  # or P would work in vain; the choice itself comes later
+        found = await self._look_up(exchange)
         (prefill,) = self._route(exchange, PREFILL, (PREFILL,))
         leg = Leg(exchange, prefill, names.SPAN_LEG_PREFILL, self._upstream)
-        answered = params.read_answer(await self._prefill(exchange, leg), prefill.settings)
+        answered = params.read_answer(await self._prefill(exchange, leg, kept=found.params), prefill.settings)
         if isinstance(answered, params.Refusal):
             exchange.fall_back(answered.reason)
             return await self._plain(exchange)
-        (decode,) = self._route(exchange, DECODE, (DECODE,))
+        (decode,) = self._route(exchange, DECODE, (DECODE,), found.decode)  # its prefix cache may have the turn before
         leg = Leg(exchange, decode, names.SPAN_LEG_DECODE, self._upstream)
-        transfer = params.for_pull_decode(answered, exchange.request_id, leg.traceparent)
+        transfer = params.for_pull_decode(exchange.mode, answered, exchange.request_id, leg.traceparent)
         return await self._decode(leg, decode_body(exchange.body, transfer))
+
+    async def _look_up(self, exchange: Exchange) -> Lookup:
+        """Asks, in reuse and under a span, what is kept of the turn before."""
+        if exchange.turn is None:
+            return NO_LOOKUP
+        assert exchange.span is not None
+        attributes = {names.ATTR_MODE: exchange.mode, names.ATTR_REQUEST_ID: exchange.request_id}
+        span = exchange.span.child(names.SPAN_REUSE_LOOKUP, attributes)
+        try:
+            found = await self._conversations.look_up(exchange.turn)
+            span.set(names.ATTR_REUSE_OUTCOME, found.outcome)
+            span.set(names.ATTR_REUSE_TOKENS, found.tokens)
+            if found.age_s is not None:
+                span.set(names.ATTR_REUSE_AGE, found.age_s)
+        finally:
+            span.end()
+        self._metrics.looked_up(found.outcome, found.tokens, found.age_s)
+        return found
 
     async def _push(self, exchange: Exchange) -> Opened:
         prefill, decode = self._route(exchange, PHASE_BOTH, (PREFILL, DECODE))
@@ -117,9 +147,11 @@ class Proxy:
         """Cancels what still runs apart from its exchange."""
         await _cancel(*self._settling)
 
-    async def _prefill(self, exchange: Exchange, leg: Leg, early_decode: Leg | None = None) -> bytes:
+    async def _prefill(
+        self, exchange: Exchange, leg: Leg, early_decode: Leg | None = None, kept: params.Params | None = None
+    ) -> bytes:
         """Returns the body of P's answer. In push, notes whether D would be chosen again now."""
-        transfer = params.for_prefill(exchange.mode, exchange.request_id, leg.traceparent)
+        transfer = params.for_prefill(exchange.mode, exchange.request_id, leg.traceparent, kept)
         try:
             answer = await leg.open(prefill_body(exchange.path, exchange.body, transfer))
             body = await answer.whole()
@@ -143,7 +175,9 @@ class Proxy:
             raise
         return Opened(leg, answer, data, streaming)
 
-    def _route(self, exchange: Exchange, phase: str, roles: tuple[Role, ...]) -> list[Engine]:
+    def _route(
+        self, exchange: Exchange, phase: str, roles: tuple[Role, ...], preferred: str | None = None
+    ) -> list[Engine]:
         """Chooses one engine a role, under a span that tells the choice and what it was made from."""
         assert exchange.span is not None
         span = exchange.span.child(
@@ -158,7 +192,7 @@ class Proxy:
         try:
             candidates = [c for role in roles for c in self._pool.candidates(role, exchange.mode)]
             span.set(names.ATTR_CANDIDATES, describe(candidates))
-            chosen = [self._pool.choose(role, exchange.mode) for role in roles]
+            chosen = [self._pool.choose(role, exchange.mode, preferred) for role in roles]
             span.set(names.ATTR_CHOSEN, [engine.engine_id for engine in chosen])
         except RouterError as error:
             span.fail(error.error_type)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from connector import names
@@ -59,10 +60,13 @@ class Responder:
             # The blank line ends whatever event the engine left unfinished.
             await self.end(b"\n\ndata: " + error.event() + b"\n\n")
 
-    async def stream(self, opened: Opened, scan: StreamScan) -> None:
-        """Passes D's event stream through, all but the end; raises ``RouterError`` when it breaks."""
+    async def stream(self, opened: Opened, scan: StreamScan, follow: Callable[[bytes], None]) -> None:
+        """Passes D's event stream through, all but the end; raises ``RouterError`` when it breaks.
+
+        ``follow`` sees every chunk before the client does.
+        """
         await self.start(200, [(b"content-type", opened.answer.content_type.encode("latin-1")), _NO_CACHE])
-        exchange, send, read, follow = self._exchange, self._send, opened.answer.chunk, scan.follow
+        exchange, send, read = self._exchange, self._send, opened.answer.chunk
         chunk = opened.data
         while chunk:
             is_first = scan.seeking and scan.first_token_in(chunk)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 _TAIL = 8192  # bytes kept of the end of a stream
-_GIVE_UP = 1 << 20  # bytes without a whole event, after which the stream is taken to have begun
+GIVE_UP = 1 << 20  # bytes without a whole event, after which the stream is taken to have begun
 _DONE = re.compile(rb"\ndata: ?\[DONE\]")
 _ERROR = re.compile(rb'\ndata: ?\{\s*"error"\s*:')
-_CONTENT_FIELDS = ("content", "reasoning", "reasoning_content", "tool_calls", "function_call", "refusal")
+OTHER_CONTENT_FIELDS = ("reasoning", "reasoning_content", "tool_calls", "function_call", "refusal")
+_CONTENT_FIELDS = ("content", *OTHER_CONTENT_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +53,14 @@ class StreamScan:
     def first_token_in(self, chunk: bytes) -> bool:
         """Tells whether the first token has come with this chunk; to be asked while :attr:`seeking`."""
         *lines, self._pending = (self._pending + chunk).split(b"\n")
-        if any(self._has_token(line) for line in lines) or len(self._pending) > _GIVE_UP:
+        if any(self._has_token(line) for line in lines) or len(self._pending) > GIVE_UP:
             self.seeking = False
             self._pending = b""
             return True
         return False
 
     def _has_token(self, line: bytes) -> bool:
-        event = _event(line)
+        event = event_of(line)
         choices = event.get("choices") if event is not None else None
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             return False
@@ -78,12 +79,13 @@ class StreamScan:
 
     def _usage(self) -> Mapping[str, Any] | None:
         for line in reversed(bytes(self._tail).split(b"\n")):
-            if b'"usage"' in line and (usage := usage_of(_event(line))) is not None:
+            if b'"usage"' in line and (usage := usage_of(event_of(line))) is not None:
                 return usage
         return None
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def event_of(line: bytes) -> dict[str, Any] | None:
+    """Returns the JSON object in one ``data:`` line of an event stream, if there is one."""
     if not line.startswith(b"data:"):
         return None
     try:

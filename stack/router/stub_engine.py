@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stack.router.bodies import CHAT_PATH, KV_PARAMS
-from stack.router.settings import DECODE, PREFILL, EngineSettings, Role
+from stack.router.settings import DECODE, DEFAULT_MODES, PREFILL, EngineSettings, Role
+from stack.router.stub_kept import KEPT_PATH, StubKept
 
 INTERVAL = "stub_interval_s"
 TRACES_PATH = "/v1/traces"  # takes and forgets spans, so that the benchmark's router has somewhere to send them
@@ -64,9 +65,13 @@ class Reply:
 class StubEngine:
     """One stub engine. ``requests`` holds every generation request received; ``in_flight`` those not answered yet."""
 
-    def __init__(self, role: Role, engine_id: str, reply: Reply | None = None) -> None:
+    def __init__(
+        self, role: Role, engine_id: str, reply: Reply | None = None, modes: tuple[str, ...] = DEFAULT_MODES
+    ) -> None:
         self.role: Role = role
         self.engine_id = engine_id
+        self.modes = modes
+        self.kept = StubKept(engine_id)
         self.reply = reply or Reply()
         self.choose_reply: Callable[[Received], Reply] = lambda _: self.reply
         self.health_status = 200
@@ -88,6 +93,8 @@ class StubEngine:
             engine_id=self.engine_id,
             side_channel_host="127.0.0.1",
             side_channel_port=5600,
+            modes=self.modes,
+            kept_url=f"http://127.0.0.1:{self.port}" if self.role == DECODE else None,
         )
 
     async def __aenter__(self) -> StubEngine:
@@ -102,7 +109,8 @@ class StubEngine:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Closes the port and every connection, as a killed engine would."""
+        """Closes the port and every connection, and forgets what was kept, as a killed engine would."""
+        self.kept.free()
         if self._server is not None:
             self._server.close()
         for writer in list(self._writers):
@@ -151,6 +159,8 @@ class StubEngine:
         if request.method == "GET":
             if request.path == "/health":
                 _write_whole(writer, self.health_status, b"{}")
+            elif request.path.startswith(KEPT_PATH):
+                _write_whole(writer, *await self.kept.answer(request.path))
             else:
                 _write_whole(writer, 200, json.dumps({"object": "list", "data": [{"id": self.engine_id}]}).encode())
             await writer.drain()
@@ -182,6 +192,8 @@ class StubEngine:
             await reply.hold.wait()
         if request.body.get("stream") and reply.status == 200 and reply.body is None:
             return await self._stream(request, reply, writer)
+        if reply.status == 200 and self.role == DECODE:
+            self.kept.finished(request.body.get(KV_PARAMS))
         body = reply.body if reply.body is not None else self._whole(request, reply)
         _write_whole(writer, reply.status, body, reply.headers)
         await writer.drain()
@@ -231,6 +243,8 @@ class StubEngine:
             if index == reply.cut_at:
                 writer.transport.abort()
                 return False
+            if index == len(events) - 1:  # the engine is done before it says so
+                self.kept.finished(request.body.get(KV_PARAMS))
             if index == reply.pause_at and reply.resume is not None:
                 await reply.resume.wait()
             if interval and index:

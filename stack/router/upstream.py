@@ -141,6 +141,16 @@ class Upstream:
         except (aiohttp.ClientError, OSError) as error:
             raise _translated(error, engine) from error
 
+    async def fetch(self, url: str, timeout_s: float) -> tuple[int, bytes] | None:
+        """Returns status and body of a GET beside an engine's API; ``None`` without an answer in ``timeout_s``."""
+        assert self._kept is not None, "Upstream.start() was not awaited"
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._kept.get(url, allow_redirects=False, timeout=timeout) as response:
+                return response.status, await response.read()
+        except (aiohttp.ClientError, OSError):  # a timeout is an OSError
+            return None
+
 
 def _session(connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
     trace = aiohttp.TraceConfig()

@@ -38,9 +38,9 @@ def read(kv_params):
 
 def test_a_whole_answer_goes_to_decode_under_its_own_span():
     answered = read({**GOOD, "traceparent": "old", "later_field": 7})
-    sent = params.for_pull_decode(answered, "rid", "new")
+    sent = params.for_pull_decode("pull", answered, "rid", "new")
     assert sent == {**GOOD, "later_field": 7, "traceparent": "new", "kvpath_request_id": "rid"}
-    assert "traceparent" not in params.for_pull_decode(answered, "rid", None)
+    assert "traceparent" not in params.for_pull_decode("pull", answered, "rid", None)
 
 
 @pytest.mark.parametrize("field", REQUIRED)

@@ -10,6 +10,8 @@ from stack.router.settings import RouterSettings, configured_modes, split_proble
 
 P = {"url": "http://p:1", "role": "prefill", "engine_id": "P", "side_channel_host": "h", "side_channel_port": 5600}
 D = {"url": "http://d:1/", "role": "decode", "engine_id": "D"}
+REUSING_P = {**P, "modes": ["push", "pull", "reuse"]}
+KEEPING_D = {**D, "modes": ["push", "pull", "reuse"], "kept_url": "http://d:5620/"}
 PULL_ONLY = {"url": "http://p:1", "role": "prefill", "engine_id": "P", "modes": ["pull"]}
 
 
@@ -33,6 +35,18 @@ def test_the_environment_configures_everything(monkeypatch):
     assert "secret" not in repr(settings)
 
 
+def test_reuse_is_served_where_engines_say_so():
+    settings = RouterSettings(engines=[REUSING_P, KEEPING_D], default_mode="reuse", split={"reuse": 1, "pull": 1})
+    assert settings.engines[1].kept_url == "http://d:5620"
+    assert names.MODE_REUSE in configured_modes(settings)
+    assert names.MODE_REUSE not in configured_modes(RouterSettings(engines=[P, KEEPING_D]))
+
+
+def test_the_url_of_shared_memory_is_a_secret():
+    settings = RouterSettings(engines=[P, D], reuse_store_url="redis://:password@h:6379/0")
+    assert "password" not in repr(settings)
+
+
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
@@ -42,7 +56,11 @@ def test_the_environment_configures_everything(monkeypatch):
         ({"engines": [PULL_ONLY, D]}, "mode 'push' needs"),
         ({"engines": [PULL_ONLY, D], "default_mode": "pull", "split": {"push": 1}}, "mode 'push' needs"),
         ({"engines": [P, D], "split": {"push": 0}}, "must not all be 0"),
-        ({"engines": [P, D], "split": {"reuse": 1}}, "not one of"),
+        ({"engines": [P, D], "split": {"reuse": 1}}, "mode 'reuse' needs"),
+        ({"engines": [P, {**KEEPING_D, "kept_url": None}]}, "no kept_url"),
+        ({"engines": [P, {**KEEPING_D, "modes": ["reuse"]}]}, "reuse but not pull"),
+        ({"engines": [P, D], "reuse_margin_s": 480}, "less than reuse_ttl_s"),
+        ({"engines": [P, D], "reuse_store_url": "http://x"}, "must begin with redis://"),
         ({"engines": [P, D], "default_mode": "fast"}, "not one of"),
         ({"engines": [P, D], "admin_token": ""}, "admin_token is empty"),
         ({"engines": [P, {**D, "url": "d:1"}]}, "pattern"),
