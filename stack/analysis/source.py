@@ -8,6 +8,7 @@ ids from Tempo, ``resourceSpans`` with hex ids from stores that follow OTLP more
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -28,6 +29,10 @@ ROUTER_QUERY = f'{{ resource.service.name = "{names.SERVICE_ROUTER}" }}'
 
 class SourceError(RuntimeError):
     """The trace store could not answer; the message is one line for the user."""
+
+
+class UnreachableError(SourceError):
+    """No answer at all: nothing listens there, or not in time."""
 
 
 class TraceSource:
@@ -57,14 +62,25 @@ class TraceSource:
     ) -> list[str]:
         """Returns trace ids of the last ``since_s`` seconds, newest first, at most ``limit``."""
         now = time.time()
+        hits = self._hits(query, now - since_s, math.floor(now) + 1, limit)
+        hits.sort(key=lambda hit: int(hit.get("startTimeUnixNano") or 0), reverse=True)
+        return [_trace_id(hit) for hit in hits[:limit]]
+
+    def search_between(self, start_s: float, end_s: float, *, limit: int, query: str = ROUTER_QUERY) -> list[str]:
+        """Returns ids of traces that overlap a window of Unix time, in no order; ``limit`` of them: there may be more.
+
+        Which of too many a store returns is its own affair, and it may return a few more than ``limit``.
+        """
+        return [_trace_id(hit) for hit in self._hits(query, start_s, end_s, limit)]
+
+    def _hits(self, query: str, start_s: float, end_s: float, limit: int) -> list[dict[str, Any]]:
         # Whole seconds, rounded outwards; Tempo looks into its long-term storage only when both ends are given.
-        window = {"start": str(int(now - since_s)), "end": str(int(now) + 1)}
+        window = {"start": str(math.floor(start_s)), "end": str(math.ceil(end_s))}
         found = self._get("/api/search", {"q": query, "limit": str(limit), **window})
         hits = found.get("traces") or [] if isinstance(found, dict) else None
         if not isinstance(hits, list) or not all(isinstance(h, dict) and h.get("traceID") for h in hits):
             raise SourceError(f"{self.url}/api/search did not answer in the form of Tempo's API")
-        hits.sort(key=lambda hit: int(hit.get("startTimeUnixNano") or 0), reverse=True)
-        return [str(hit["traceID"]).lower().zfill(32) for hit in hits[:limit]]
+        return hits
 
     def fetch(self, trace_id: str) -> Trace | None:
         """Returns one trace, ``None`` when the store does not have it."""
@@ -88,9 +104,9 @@ class TraceSource:
         try:
             response = self._client.get(self.url + path, params=params)
         except httpx.TimeoutException:
-            raise SourceError(f"the trace store at {self.url} did not answer in time") from None
+            raise UnreachableError(f"the trace store at {self.url} did not answer in time") from None
         except httpx.HTTPError as error:
-            raise SourceError(
+            raise UnreachableError(
                 f"cannot reach the trace store at {self.url} ({error}); is it running? Name another with --url"
             ) from None
         if response.status_code in missing:
@@ -102,3 +118,7 @@ class TraceSource:
             return response.json()
         except (json.JSONDecodeError, UnicodeDecodeError):
             raise SourceError(f"{self.url}{path} did not answer with JSON; is this a trace store?") from None
+
+
+def _trace_id(hit: dict[str, Any]) -> str:
+    return str(hit["traceID"]).lower().zfill(32)

@@ -21,9 +21,9 @@ from stack.store.settings import StoreSettings
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[str]:
+def served(app: FastAPI, port: int = 0) -> Iterator[str]:
     """Serves ``app`` while the block runs and yields its base URL; shuts it down cleanly at the end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server(("127.0.0.1", port)) as listener:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="kvpath-store-server")
         thread.start()

@@ -1,0 +1,86 @@
+"""turn finished traces into Prometheus metrics: the critical path by stage, with exemplars"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from stack.analysis.source import SourceError
+from stack.analysis.trace_input import duration_s
+from stack.exporter.app import create_app
+from stack.exporter.settings import ExporterSettings
+from stack.exporter.state import StateError
+
+EXIT_FAILED, EXIT_USAGE = 1, 2
+SHUTDOWN_S = 3  # open requests may finish for this long
+
+# Flag → setting and how to read it.
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
+    "--url": ("tempo_url", str),
+    "--host": ("host", str),
+    "--port": ("port", int),
+    "--state": ("state", Path),
+    "--since": ("since_s", duration_s),
+    "--shard": ("shard", int),
+    "--shards": ("shards", int),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the options; each overrides its ``KVPATH_EXPORTER_`` variable."""
+    for flag, (name, kind) in _OPTIONS.items():
+        field = ExporterSettings.model_fields[name]
+        text = f"{field.description} (default {field.default})"
+        parser.add_argument(flag, dest=name, type=kind, default=None, help=text, metavar=flag[2:].upper())
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until SIGINT or SIGTERM. Returns 0, 1 when it cannot start, 2 for a wrong setting."""
+    given = {name: getattr(args, name) for name, _ in _OPTIONS.values() if getattr(args, name) is not None}
+    try:
+        settings = ExporterSettings(**given)
+    except (ValidationError, SettingsError) as error:
+        print(f"kvpath export: {_one_line(error)}", file=sys.stderr)
+        return EXIT_USAGE
+    try:
+        listener = socket.create_server((settings.host, settings.port))
+    except OSError as error:
+        where = f"{settings.host}:{settings.port}"
+        print(f"kvpath export: cannot listen on {where}: {error}; pick another --port", file=sys.stderr)
+        return EXIT_FAILED
+    with listener:
+        return _serve(settings, listener)
+
+
+def _serve(settings: ExporterSettings, listener: socket.socket) -> int:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        app = create_app(settings)
+    except (SourceError, StateError) as error:
+        print(f"kvpath export: {error}", file=sys.stderr)
+        return EXIT_USAGE if isinstance(error, SourceError) else EXIT_FAILED
+    host, port = listener.getsockname()[:2]
+    print(f"kvpath export: http://{host}:{port}/metrics, traces of {settings.tempo_url}", flush=True)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
+    for signal_ in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_, signal.default_int_handler)  # uvicorn raises the signal again when it has shut down
+    with contextlib.suppress(KeyboardInterrupt):
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
+    return " ".join(str(error).split())
