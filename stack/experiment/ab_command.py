@@ -115,6 +115,7 @@ def _measure(args: argparse.Namespace, plan: Plan, lines: list[Line], folder: Ru
     from stack.experiment.local_probe import local_probe, read_probe
     from stack.experiment.result_text import result_text
     from stack.experiment.run import Setup, run_experiment
+    from stack.grafana.annotate import annotator_from_environment
 
     probe: Callable[[Target, Plan], Mapping[str, Any]] | None = local_probe
     if args.probe is not None:
@@ -129,8 +130,10 @@ def _measure(args: argparse.Namespace, plan: Plan, lines: list[Line], folder: Ru
     say = _progress(sys.stderr if args.json else sys.stdout)
     say(plan_text(plan, terminal_of(sys.stdout)) + "\n")
     traces = None if args.traces == NO_TRACES else args.traces or DEFAULT_URL
+    annotator = annotator_from_environment()
+    annotate = annotator.annotate if annotator is not None else None
     try:
-        result = run_experiment(folder, Setup(args.router, traces, lines, probe), say)
+        result = run_experiment(folder, Setup(args.router, traces, lines, probe, annotate=annotate), say)
     except KeyboardInterrupt:
         return _complain(f"interrupted; finished blocks are kept: --resume --out {folder.path}", EXIT_FAILED)
     if args.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ import aiohttp
 from connector import names
 from stack.analysis.source import SourceError
 from stack.analysis.trace import Trace
+from stack.experiment.annotations import Annotate, BlockAnnotations
 from stack.experiment.client import RequestError, completion_body, new_session, stream
 from stack.experiment.collect import collect_traces
 from stack.experiment.environment import environment, processes
@@ -36,7 +38,7 @@ class Setup:
     """What a run needs beside its folder. ``traces`` is ``None`` for a run without traces.
 
     ``probe`` measures the link; it may raise ``ExperimentError``, which becomes a note. ``extra`` goes into
-    ``environment.json`` (engine flags, for one who started the engines).
+    ``environment.json`` (engine flags, for one who started the engines). ``annotate`` marks blocks in Grafana.
     """
 
     router: str
@@ -45,6 +47,7 @@ class Setup:
     probe: Probe | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
     settle_s: float = 10.0  # for late spans, after each block
+    annotate: Annotate | None = None
 
 
 def run_experiment(folder: RunFolder, setup: Setup, say: Say) -> Result:
@@ -70,6 +73,7 @@ def _run_blocks(folder: RunFolder, setup: Setup, say: Say) -> None:
                     if not folder.finished(block):
                         run.block(runner, session, block)
             finally:
+                run.annotations.settle()
                 runner.run(session.close())
 
 
@@ -130,6 +134,7 @@ class _Run:
         self._plan = folder.plan
         self._traces = setup.traces
         self._source = PromptSource(tuple(setup.lines))
+        self.annotations = BlockAnnotations(setup.annotate, folder.plan, say)
 
     def prepare(self, runner: asyncio.Runner, session: aiohttp.ClientSession) -> None:
         """Measures characters a token, tries the longest request, and records the environment; once a folder."""
@@ -194,7 +199,10 @@ class _Run:
             prompts=self._source.prompts(block, cell),
             due_ns=arrivals_ns(block, cell.rate),
         )
+        self.annotations.settle()
+        start = time.time()
         rows = runner.run(_heeding_ctrl_c(offer(session, load, self._folder.append_request)))
+        self.annotations.ended(block, start, time.time())
         self._refuse_failure(block, rows)
         choices = self._asker.early_choices().since(before)
         if self._traces is not None:

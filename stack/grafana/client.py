@@ -7,6 +7,7 @@ Amazon Managed Grafana answers ``/api/health`` with 400; there the version comes
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,10 +163,10 @@ class Grafana:
             answer = request()
         except self._refusal as error:
             raise self._refused(doing, error) from None
+        except json.JSONDecodeError:
+            answer = None
         except OSError as error:  # the HTTP library's exceptions are all of this kind
             raise UnreachableError(f"no Grafana answers at {self.url}: {self._clean(_cause(error))}") from None
-        except ValueError:
-            answer = None
         if not isinstance(answer, kind):
             raise UnreachableError(f"what answers at {self.url} is not Grafana's API (a login page, a wrong path?)")
         return answer

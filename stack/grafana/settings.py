@@ -14,6 +14,7 @@ from stack.grafana.errors import SettingsError
 PREFIX = "KVPATH_GRAFANA_"
 URL, TOKEN = f"{PREFIX}URL", f"{PREFIX}TOKEN"
 _TOKEN = re.compile(r"[!-~]+")
+_EXAMPLE = "https://grafana.example.org"
 
 
 class GrafanaSettings(BaseSettings):
@@ -37,11 +38,7 @@ def read_settings(token_file: Path | None = None) -> GrafanaSettings | None:
         raise SettingsError("; ".join(f"{PREFIX}{e['loc'][0]}: {e['msg']}".upper() for e in error.errors())) from None
     if not given.url:
         return None
-    parts = urlsplit(given.url)
-    if parts.username is not None or parts.password is not None:
-        raise SettingsError(f"{URL} must not hold a user or a password; give a service account's token in {TOKEN}")
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise SettingsError(f"{URL} is {given.url!r}, and must be an http:// or https:// URL such as {_EXAMPLE}")
+    _check(given.url)
     file = token_file or (Path(given.token_file) if given.token_file else None)
     token = given.token.get_secret_value() if file is None else _read(file)
     if token and not _TOKEN.fullmatch(token):
@@ -50,15 +47,24 @@ def read_settings(token_file: Path | None = None) -> GrafanaSettings | None:
     return given.model_copy(update={"url": given.url.rstrip("/"), "token": SecretStr(token)})
 
 
-_EXAMPLE = "https://grafana.example.org"
-
-
 def required_settings(token_file: Path | None = None) -> GrafanaSettings:
     """Like :func:`read_settings`, where nothing can be done without a Grafana."""
     settings = read_settings(token_file)
     if settings is None:
         raise SettingsError(f"no Grafana is named; set {URL}, for example to {_EXAMPLE}, and {TOKEN}")
     return settings
+
+
+def _check(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none, a bracket too many
+        raise SettingsError(f"{URL} is no URL that makes sense; it should look like {_EXAMPLE}") from None
+    if parts.username is not None or parts.password is not None:
+        raise SettingsError(f"{URL} must not hold a user or a password; give a service account's token in {TOKEN}")
+    if not usable or parts.query or parts.fragment:
+        raise SettingsError(f"{URL} is {url!r}, and must be an http:// or https:// URL such as {_EXAMPLE}")
 
 
 def _read(file: Path) -> str:

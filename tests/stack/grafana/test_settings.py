@@ -34,6 +34,7 @@ def test_a_token_comes_from_the_environment_or_a_file_and_the_option_wins(monkey
         ("URL", "ftp://example.org", "must be an http:// or https:// URL"),
         ("URL", "https://", "must be an http:// or https:// URL"),
         ("URL", "https://example.org/?orgId=1", "must be an http:// or https:// URL"),
+        ("URL", "http://example.org:port", "is no URL that makes sense"),
         ("TOKEN", "secret\nsecret", "something that is no token"),
         ("TOKEN", "sécret", "something that is no token"),
         ("TOKEN_FILE", "/nowhere/secret-file", "cannot read the token from /nowhere/secret-file: No such file"),
