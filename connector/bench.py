@@ -25,6 +25,7 @@ from connector.hooks import SchedulerHooks, WorkerHooks
 from connector.ledger import Ledger
 from connector.metrics import Samples
 from connector.requests import RequestStory
+from connector.reuse_offer import Offer
 from connector.spans import PresetIds, SpanWriter
 from connector.tap import NixlTap
 from connector.worker_story import WorkerStory
@@ -79,7 +80,7 @@ class Bench:
         writer = SpanWriter(self.telemetry.tracer, ids, {names.ATTR_ENGINE_ID: "e"})
         context = EngineContext("e", writer, self.samples, self.ledger.losses)
         self.hooks = []
-        for mode in (names.MODE_PUSH, names.MODE_PULL):
+        for mode in (names.MODE_PUSH, names.MODE_PULL):  # the pull connector serves reuse as well
             requests, worker = RequestStory(context), WorkerStory(context, agent=NullAgent.name)
             for story in (requests, worker):
                 self.ledger.on_idle(story.idle)
@@ -117,15 +118,18 @@ class Bench:
 
     def prefill(self, mode: str, tapped: bool, number: int) -> None:
         """A request's life on P."""
-        scheduler, worker, tap = self.hooks[mode == names.MODE_PULL]
+        scheduler, worker, tap = self.hooks[mode != names.MODE_PUSH]
         request = _request(number, mode, do_remote_decode=True)
         rid = request.request_id
+        if mode == names.MODE_REUSE:
+            self._take_back(request, tapped)
         metadata = _metadata(reqs_to_send={rid: 0.0}, push_finished_blocks={rid: [[1]]} if mode == "push" else {})
-        output = SimpleNamespace(scheduled_new_reqs=[SimpleNamespace(req_id=rid)])
+        output = SimpleNamespace(scheduled_new_reqs=[SimpleNamespace(req_id=rid, num_computed_tokens=0)])
         results = _results(finished_sending={rid})
         if tapped:
-            scheduler.new_request(request)
-            scheduler.allocated(request, 0)
+            if mode != names.MODE_REUSE:
+                scheduler.new_request(request)
+                scheduler.allocated(request, 0)
             scheduler.scheduled(output)
             scheduler.finished(request, (True, {}))
             scheduler.attach(metadata)
@@ -136,17 +140,30 @@ class Bench:
         if tapped:
             worker.transfer_results(results)
 
+    def _take_back(self, request: Any, tapped: bool) -> None:
+        """Mode reuse, on P: up to where the KV that D kept is there."""
+        scheduler, worker, tap = self.hooks[1]
+        rid = request.request_id
+        metadata = _metadata(reqs_to_recv={rid: _wanted(f"{rid}-d")})
+        if tapped:
+            scheduler.new_request(request)
+            scheduler.offered(request, Offer(names.REUSE_HIT, 100, 100))
+            scheduler.allocated(request, 100)
+            scheduler.attach(metadata)
+            worker.start(metadata)
+        self.transfer(tap if tapped else self.agent, "READ", f"{rid}-d:1".encode())
+        if tapped:
+            worker.transfer_results(_results(finished_recving={rid}))
+
     def decode(self, mode: str, tapped: bool, number: int) -> None:
         """A request's life on D."""
-        scheduler, worker, tap = self.hooks[mode == names.MODE_PULL]
+        scheduler, worker, tap = self.hooks[mode != names.MODE_PUSH]
         agent = tap if tapped else self.agent
         request = _request(number, mode, do_remote_prefill=True)
         rid = request.request_id
-        remote = SimpleNamespace(engine_id="p", request_id=f"{rid}-p")
-        wanted = SimpleNamespace(remote=remote, local_block_ids=[[1]])
         registration = {"request_id": rid, "remote_engine_id": "p", "remote_pp_size": 1}
         push = {rid: registration} if mode == names.MODE_PUSH else {}
-        metadata = _metadata(reqs_to_recv={rid: wanted}, push_registrations=push)
+        metadata = _metadata(reqs_to_recv={rid: _wanted(f"{rid}-p")}, push_registrations=push)
         results = _results(finished_recving={rid})
         if tapped:
             scheduler.new_request(request)
@@ -163,7 +180,19 @@ class Bench:
             scheduler.output(results)
             request.num_output_tokens = 1
             scheduler.step_ended()
-            scheduler.finished(request, (False, None))
+            scheduler.finished(request, (mode == names.MODE_REUSE, None))
+            if mode == names.MODE_REUSE:
+                self._keep(rid)
+
+    def _keep(self, rid: str) -> None:
+        """Mode reuse, on D: blocks kept for the next turn, and freed."""
+        scheduler, worker, _ = self.hooks[1]
+        metadata = _metadata(reqs_to_send={rid: 0.0})
+        scheduler.pinned(1)
+        scheduler.attach(metadata)
+        worker.start(metadata)
+        worker.transfer_results(_results(finished_sending={rid}))
+        scheduler.pinned(0)
 
     def added_us(self, life: Callable[[bool, int], None]) -> tuple[float, float]:
         """Median microseconds that telemetry adds to ``life`` on the engine's threads, and on the drain thread."""
@@ -185,7 +214,7 @@ def run() -> dict[str, float]:
     """Returns the figures: nanoseconds (``_ns``) a fact or transfer, microseconds (``_us``) a request."""
     bench = Bench()
     figures = {**fact_ns(), "transfer_ns": 1_000 * bench.added_us(lambda on, n: _one_transfer(bench, on))[0]}
-    for mode in (names.MODE_PUSH, names.MODE_PULL):
+    for mode in names.TRANSFER_MODES:
         for side, life in (("prefill", bench.prefill), ("decode", bench.decode)):
             engine_us, drain_us = bench.added_us(lambda on, n, life=life, mode=mode: life(mode, on, n))  # type: ignore[misc]
             figures[f"request_us_{mode}_{side}"] = engine_us
@@ -234,6 +263,11 @@ def _request(number: int, mode: str, **params: Any) -> Any:
         num_output_tokens=0,
         status=SimpleNamespace(name="FINISHED_LENGTH_CAPPED"),
     )
+
+
+def _wanted(peer_request: str) -> Any:
+    remote = SimpleNamespace(engine_id="p", request_id=peer_request)
+    return SimpleNamespace(remote=remote, local_block_ids=[[1]])
 
 
 def _metadata(**filled: Any) -> Any:

@@ -26,13 +26,14 @@ class Carrier(NamedTuple):
 
     ``traceparent`` is the W3C header of the leg's span, or ``""`` when the request is not traced. ``stamp_ns`` is an
     instant (Unix ns) that the sender knows and the receiver needs: on P when prefill finished, on D when blocks were
-    allocated; 0 when there is none yet.
+    allocated; 0 when there is none yet. ``peer`` is the name of the engine whose blocks are offered (reuse), or empty.
     """
 
     traceparent: str
     mode: str
     request_id: str
     stamp_ns: int = 0
+    peer: str = ""
 
     def parent(self) -> SpanContext | None:
         """The leg's span as a remote parent, or ``None`` when the header is absent or malformed."""
@@ -51,10 +52,12 @@ def from_params(
         traceparent = (headers or {}).get(names.HEADER_TRACEPARENT, "")
     mode = params.get(names.PARAM_MODE)
     request_id = params.get(names.PARAM_REQUEST_ID)
+    peer = params.get(names.PARAM_INSTANCE)
     return Carrier(
         traceparent,
         mode if mode in names.TRANSFER_MODES else default_mode,
         request_id if isinstance(request_id, str) else engine_request_id,
+        peer=peer if isinstance(peer, str) else "",
     )
 
 

@@ -33,6 +33,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         for mode in ("ush", "ull")
         for hook in (
             "on_new_request",
+            "get_num_new_matched_tokens",
             "update_state_after_alloc",
             "build_connector_meta",
             "update_connector_output",
@@ -64,6 +65,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "MultiConnector.set_xfer_handshake_metadata_pp_aware",
     ),
     "vllm.distributed.nixl_utils": ("NixlWrapper",),
+    "vllm.v1.kv_cache_interface": ("FullAttentionSpec",),
     "vllm.v1.request": ("Request", "RequestStatus.FINISHED_STOPPED", "RequestStatus.FINISHED_LENGTH_CAPPED"),
 }
 
@@ -96,7 +98,23 @@ SOURCE_WORDS: dict[tuple[str, str], tuple[str, ...]] = {
         "self.nixl_wrapper.make_prepped_xfer(",
         "self.nixl_wrapper.transfer(",
     ),
-    (f"{_NIXL}.base_scheduler", "NixlBaseConnectorScheduler"): ("self.side_channel_port",),
+    (f"{_NIXL}.base_scheduler", "NixlBaseConnectorScheduler"): (
+        "self.side_channel_port",
+        "self.block_size = ",
+        "self.use_host_buffer = ",
+        "self.is_bidirectional_kv_xfer_enabled = ",
+        "self.decoder_kv_blocks_ttl = ",
+        "meta.reqs_not_processed = self._reqs_not_processed",
+    ),
+    (f"{_NIXL}.pull_scheduler", "NixlPullConnectorScheduler"): (
+        "if is_d_node and not self.is_bidirectional_kv_xfer_enabled:",
+        'params.get("do_remote_prefill") and self.is_bidirectional_kv_xfer_enabled',
+        'params.get("remote_num_tokens")',
+        'params["_remote_blocks_processed"] = True',
+        "remote_block_ids=block_ids",
+        "remote_num_tokens=remote_num_tokens",
+        "remote_blocks_expiry_time=blocks_expiry_time",
+    ),
     (f"{_NIXL}.push_scheduler", "NixlPushConnectorScheduler"): ('"remote_engine_id": ',),
     ("vllm.v1.core.sched.scheduler", "Scheduler"): ("connector.take_events()", "connector.on_new_request("),
     ("vllm.distributed.kv_transfer.kv_connector.v1.multi_connector", "MultiConnector"): (
@@ -108,6 +126,12 @@ SOURCE_WORDS: dict[tuple[str, str], tuple[str, ...]] = {
         "self.trace_headers",
         "self.arrival_time",
         "self.num_prompt_tokens",
+        "self.prompt_token_ids",
+        "self.all_token_ids",
+        "self.mm_features",
+        "self.lora_request",
+        "self.cache_salt",
+        "def num_tokens(",
         "def num_output_tokens(",
     ),
 }

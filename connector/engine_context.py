@@ -18,13 +18,18 @@ from connector.spans import Event, SpanWriter
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """Shared by the stories of one process. Instants passed to :meth:`span` are monotonic nanoseconds."""
+    """Shared by the stories of one process. Instants passed to :meth:`span` are monotonic nanoseconds.
+
+    ``engine_id`` is NIXL's, as peers know it; spans carry the engine's name, which the writer adds. ``decodes`` tells D
+    from P.
+    """
 
     engine_id: str
     writer: SpanWriter
     samples: Samples
     losses: Losses
     clock: Clock = PROCESS_CLOCK
+    decodes: bool = False
 
     def span(
         self,
@@ -54,6 +59,14 @@ class EngineContext:
             error=error,
         )
 
+    def takes_back(self, carrier: Carrier) -> bool:
+        """Whether a transfer of the request in this engine is P's READ of what D kept (mode reuse)."""
+        return carrier.mode == names.MODE_REUSE and not self.decodes
+
     def stage(self, carrier: Carrier, stage: str, duration_ns: int) -> None:
         """Adds one observation of a stage's metric, whether or not the request is traced."""
         self.samples.add(STAGE_SECONDS, duration_ns / 1e9, carrier.mode, stage)
+
+    def transfer_stage(self, carrier: Carrier, stage: str, duration_ns: int) -> None:
+        """As :meth:`stage`, for a stage of a transfer: P's READ of what D kept has stages of its own."""
+        self.stage(carrier, names.REUSE_STAGE_PREFIX + stage if self.takes_back(carrier) else stage, duration_ns)

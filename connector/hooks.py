@@ -16,6 +16,7 @@ from connector.carrier import Carrier, from_params
 from connector.clock import PROCESS_CLOCK, now
 from connector.ledger import Ledger
 from connector.requests import RequestStory
+from connector.reuse_offer import Offer
 from connector.worker_story import WorkerStory
 
 METADATA_ATTRIBUTE = "kvpath_carriers"  # on upstream's connector metadata: {request id: Carrier}
@@ -54,10 +55,11 @@ def guarded(hook: F) -> F:
 class SchedulerHooks:
     """What the scheduler's hooks record. Called on the engine core thread only; every method is guarded."""
 
-    def __init__(self, ledger: Ledger, story: RequestStory, mode: str) -> None:
+    def __init__(self, ledger: Ledger, story: RequestStory, mode: str, instance: str = "") -> None:
         self.ledger = ledger
         self._story = story
         self._mode = mode
+        self._instance = instance
         self._carriers: dict[str, Carrier] = {}
         self._before_first_token: dict[str, Any] = {}
         self._unscheduled: set[str] = set()
@@ -86,13 +88,27 @@ class SchedulerHooks:
             self.ledger.record(self._story.decode_received, at_ns, request.request_id, carrier)
 
     @guarded
+    def offered(self, request: Any, offer: Offer) -> None:
+        """Mode reuse, on P: what became of the blocks that D kept and the router offered."""
+        self.ledger.record(self._story.prefill_offered, now(), request.request_id, offer)
+
+    @guarded
+    def pinned(self, blocks: int) -> None:
+        """Mode reuse, on D: as many blocks are kept from now on."""
+        self.ledger.record(self._story.blocks_pinned, now(), blocks)
+
+    @guarded
     def allocated(self, request: Any, external_tokens: int) -> None:
         carrier = self._carriers.get(request.request_id)
-        if carrier is None or carrier.stamp_ns or request.request_id not in self._before_first_token:
+        if carrier is None or carrier.stamp_ns:
             return
+        decodes = request.request_id in self._before_first_token
+        if not decodes and not external_tokens:
+            return  # P computes it all
         at_ns = now()
         self._carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
-        self.ledger.record(self._story.decode_allocated, at_ns, request.request_id, external_tokens)
+        handler = self._story.decode_allocated if decodes else self._story.prefill_reads
+        self.ledger.record(handler, at_ns, request.request_id, external_tokens)
 
     @guarded_while("_unscheduled")
     def scheduled(self, scheduler_output: Any) -> None:
@@ -100,7 +116,7 @@ class SchedulerHooks:
         for new in scheduler_output.scheduled_new_reqs:
             if new.req_id in self._unscheduled:
                 self._unscheduled.discard(new.req_id)
-                self.ledger.record(self._story.prefill_scheduled, at_ns, new.req_id)
+                self.ledger.record(self._story.prefill_scheduled, at_ns, new.req_id, new.num_computed_tokens)
 
     @guarded_while("_carriers")
     def attach(self, metadata: Any) -> None:
@@ -109,9 +125,16 @@ class SchedulerHooks:
         for request, registration in metadata.push_registrations.items():
             carrier = self._carriers.get(request)
             if carrier is not None:
-                registration[names.PARAM_TELEMETRY] = {names.PARAM_TRACEPARENT: carrier.traceparent}
+                telemetry = {names.PARAM_TRACEPARENT: carrier.traceparent, names.PARAM_INSTANCE: self._instance}
+                registration[names.PARAM_TELEMETRY] = telemetry
                 carried[request] = carrier
-        for request in (*metadata.reqs_to_recv, *metadata.reqs_to_send):
+        for request in metadata.reqs_to_recv:
+            carrier = self._carriers.get(request)
+            if carrier is not None:
+                carried[request] = carrier
+                if carrier.mode != names.MODE_REUSE:  # in reuse P has still to compute, and D may keep the blocks
+                    del self._carriers[request]
+        for request in metadata.reqs_to_send:
             carrier = self._carriers.pop(request, None)
             if carrier is not None:
                 carried[request] = carrier

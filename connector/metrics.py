@@ -29,7 +29,7 @@ class Metric:
     """A metric's name on ``/metrics`` (counters gain ``_total`` there), kind, help, labels and buckets."""
 
     name: str
-    kind: Literal["counter", "histogram"]
+    kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
@@ -83,10 +83,17 @@ LEASES_EXPIRED = Metric("kvpath_leases_expired", "counter", "KV blocks of P rele
 BLOCKS_HELD_SECONDS = Metric(
     "kvpath_blocks_held_seconds",
     "histogram",
-    "Time P held a request's KV blocks after its prefill, by why it let go.",
+    "Time an engine held a request's KV blocks after it finished, by why it let go; D only in mode reuse.",
     ("mode", "reason"),
     _HELD_SECONDS,
 )
+REUSE_TOKENS = Metric(
+    "kvpath_reuse_tokens",
+    "counter",
+    "Prompt tokens of requests of mode reuse on P: reused (KV read from D) or recomputed; P's own cache is neither.",
+    ("outcome",),
+)
+BLOCKS_PINNED = Metric("kvpath_blocks_pinned", "gauge", "Blocks that D keeps of finished requests, for mode reuse.")
 TELEMETRY_LOST = Metric(
     "kvpath_telemetry_lost",
     "counter",
@@ -110,6 +117,8 @@ METRICS: tuple[Metric, ...] = (
     COMPLETIONS_EXPECTED,
     LEASES_EXPIRED,
     BLOCKS_HELD_SECONDS,
+    REUSE_TOKENS,
+    BLOCKS_PINNED,
     TELEMETRY_LOST,
     TELEMETRY_ERRORS,
 )
@@ -166,9 +175,9 @@ class Samples:
 class EngineMetrics:
     """Observes samples in the engine's API server.
 
-    ``metric_classes`` maps ``"counter"`` and ``"histogram"`` to the classes that vLLM hands to its connectors
-    (prometheus_client's own, or wrappers with the same constructor). ``base_labels`` and ``values_by_engine`` are
-    vLLM's labels of every metric (model and engine index).
+    ``metric_classes`` maps ``"counter"``, ``"gauge"`` and ``"histogram"`` to the classes that vLLM hands to its
+    connectors (prometheus_client's own, or wrappers with the same constructor). ``base_labels`` and
+    ``values_by_engine`` are vLLM's labels of every metric (model and engine index).
     """
 
     def __init__(
@@ -180,7 +189,9 @@ class EngineMetrics:
         self._values_by_engine = values_by_engine
         self._metrics: dict[str, tuple[Metric, Any]] = {}
         for metric in METRICS:
-            extra = {"buckets": list(metric.buckets)} if metric.kind == "histogram" else {}
+            extra: dict[str, Any] = {"buckets": list(metric.buckets)} if metric.kind == "histogram" else {}
+            if metric.kind == "gauge":
+                extra["multiprocess_mode"] = "mostrecent"  # of several API servers, as vLLM's own gauges
             self._metrics[metric.name] = (
                 metric,
                 metric_classes[metric.kind](
@@ -199,5 +210,7 @@ class EngineMetrics:
             child = family.labels(*base, *label_values)
             if metric.kind == "histogram":
                 child.observe(value)
+            elif metric.kind == "gauge":
+                child.set(value)
             else:
                 child.inc(value)

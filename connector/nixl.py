@@ -17,7 +17,7 @@ import contextlib
 import logging
 from typing import Any
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
     KVConnectorRole,
@@ -26,12 +26,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.multi_connector import MultiCo
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl import NixlPullConnector, NixlPushConnector
 from vllm.distributed.kv_transfer.kv_connector.v1.nixl.stats import NixlKVConnectorStats, NixlPromMetrics
 from vllm.distributed.nixl_utils import NixlWrapper
+from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 from connector import contract, names, runtime
 from connector.fewcores import OPTION_FEW_CORES, few_cores
 from connector.hooks import SchedulerHooks, WorkerHooks
 from connector.metrics import SAMPLES_KEY, EngineMetrics
 from connector.requests import RequestStory
+from connector.reuse import ReuseScheduler
 from connector.runtime import Runtime
 from connector.tap import NixlTap
 from connector.worker_story import WorkerStory, agent_name
@@ -75,7 +77,8 @@ class TracedPromMetrics(NixlPromMetrics):
 
     def __init__(self, vllm_config: Any, metric_types: Any, labelnames: Any, per_engine_labelvalues: Any) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)
-        classes = {"counter": metric_types[Counter], "histogram": metric_types[Histogram]}
+        kinds = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+        classes = {kind: metric_types[metric_class] for kind, metric_class in kinds.items()}
         self._engine_metrics = EngineMetrics(classes, labelnames, per_engine_labelvalues)
         self._failed = False
 
@@ -118,7 +121,7 @@ class _Traced(TracedMetrics):
         if role == KVConnectorRole.SCHEDULER:
             requests = RequestStory(self.runtime.context)
             ledger.on_idle(requests.idle)
-            self.scheduler_hooks = SchedulerHooks(ledger, requests, self.mode)
+            self.scheduler_hooks = SchedulerHooks(ledger, requests, self.mode, self.runtime.instance)
         else:
             worker = self.connector_worker  # type: ignore[attr-defined]
             story = WorkerStory(
@@ -233,7 +236,26 @@ class TracedPushConnector(_Traced, NixlPushConnector):
     mode = names.MODE_PUSH
 
 
-class TracedPullConnector(_Traced, NixlPullConnector):
-    """Upstream's pull connector (D READs from P), observed."""
+class TracedPullConnector(_Traced, ReuseScheduler, NixlPullConnector):
+    """Upstream's pull connector (D READs from P), observed; with ``bidirectional_kv_xfer`` it serves reuse as well."""
 
     mode = names.MODE_PULL
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        # A sliding window's or a state's blocks say nothing about a shorter prefix: what is kept could not be cut.
+        groups = kv_cache_config.kv_cache_groups
+        if role == KVConnectorRole.SCHEDULER and all(isinstance(g.kv_cache_spec, FullAttentionSpec) for g in groups):
+            self.start_reuse(
+                vllm_config.kv_transfer_config.kv_connector_extra_config,
+                kv_cache_config,
+                instance=self.runtime.instance,
+                rank=vllm_config.parallel_config.data_parallel_index,
+                pinned=self.scheduler_hooks.pinned,
+            )
+
+    def on_new_request(self, request: Any) -> None:
+        super().on_new_request(request)
+        offer = self.judge_offer(request)
+        if offer is not None:
+            self.scheduler_hooks.offered(request, offer)

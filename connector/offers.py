@@ -1,7 +1,8 @@
-"""P's side: finished prefills meet registrations, and blocks are held until somebody has them.
+"""The giver's side: finished prefills meet registrations, and blocks are held until somebody has them.
 
-Runs on the drain thread of P's worker; times are monotonic nanoseconds. Prefill and registration are paired as
-upstream pairs them: by request id without the random suffix.
+P's side in every mode; D's in mode reuse, where it holds blocks for the next turn. Runs on the drain thread of the
+worker; times are monotonic nanoseconds. Prefill and registration are paired as upstream pairs them: by request id
+without the random suffix.
 """
 
 from __future__ import annotations
@@ -98,7 +99,8 @@ class Offers:
         self._context.samples.add(metrics.REGISTRATIONS, 1, "received")
         telemetry = data.get(names.PARAM_TELEMETRY) or {}
         traceparent = telemetry.get(names.PARAM_TRACEPARENT, "")
-        arrival = Registration(at_ns, request, agent, data.get("decode_engine_id", ""), traceparent)
+        engine = telemetry.get(names.PARAM_INSTANCE) or data.get("decode_engine_id", "")
+        arrival = Registration(at_ns, request, agent, engine, traceparent)
         finished = self._finished.pop(base_request_id(request))
         if finished is not None:
             self._meet(Meeting(finished, arrival))
@@ -161,7 +163,8 @@ class Offers:
         assert carrier is not None
         reason = names.RELEASE_DONE if held.taken else names.RELEASE_LEASE_EXPIRED
         finished_ns = self._context.clock.monotonic(carrier.stamp_ns)
-        expired = reason == names.RELEASE_LEASE_EXPIRED
+        # D keeps blocks for a next turn that may never come: that its time ends is no failure.
+        expired = reason == names.RELEASE_LEASE_EXPIRED and not self._context.decodes
         self._context.span(
             names.SPAN_BLOCKS_HELD,
             carrier,

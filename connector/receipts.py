@@ -1,6 +1,6 @@
-"""D's side: registrations sent and completions counted (push), reads wanted (pull).
+"""The receiver's side: registrations sent and completions counted (push), reads wanted (pull, and P's in reuse).
 
-Runs on the drain thread of D's worker; times are monotonic nanoseconds.
+Runs on the drain thread of the worker; times are monotonic nanoseconds.
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ class WantedRead:
     peer_engine: str
     peer_request: str
     started: bool = False
+
+    @property
+    def peer_name(self) -> str:
+        return self.carrier.peer or self.peer_engine
 
 
 class Receipts:
@@ -132,7 +136,7 @@ class Receipts:
     def handshake_span(self, carrier: Carrier, start_ns: int, end_ns: int, peer_engine: str) -> None:
         attributes = {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: peer_engine}
         self._context.span(names.SPAN_HANDSHAKE, carrier, start_ns, end_ns, attributes)
-        self._context.stage(carrier, "handshake", end_ns - start_ns)
+        self._context.transfer_stage(carrier, "handshake", end_ns - start_ns)
 
     def _register(self, receipt: Receipt, end_ns: int, error: str | None) -> None:
         if receipt.registered:
@@ -180,7 +184,7 @@ class Receipts:
             wanted.carrier,
             self._context.clock.monotonic(wanted.carrier.stamp_ns),
             at_ns,
-            {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: wanted.peer_engine},
+            {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: wanted.peer_name},
             error=error,
         )
         self._context.samples.add(metrics.TRANSFERS, 1, wanted.carrier.mode, names.OPERATION_READ, error)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from connector import names
+from connector import metrics, names
 from connector.carrier import Carrier, compute_span_id
 from connector.engine_context import EngineContext
+from connector.reuse_offer import Offer
 from connector.waiting import Waiting
 
 
@@ -19,7 +20,11 @@ class PrefillRequest:
     carrier: Carrier
     received_ns: int
     prompt_tokens: int
+    offer: Offer | None = None  # mode reuse: of D's kept blocks
+    reads_ns: int = 0  # mode reuse: blocks allocated for a read from D
+    external_tokens: int = 0  # that are read from D
     scheduled_ns: int = 0
+    cached_tokens: int = 0  # whose KV was there when first scheduled
 
 
 @dataclass(slots=True)
@@ -45,12 +50,31 @@ class RequestStory:
         arrival_ns = self._context.clock.monotonic(int(arrival_wall_s * 1e9))
         self._prefills.put(request, at_ns, PrefillRequest(carrier, min(arrival_ns, at_ns), prompt_tokens))
 
-    def prefill_scheduled(self, at_ns: int, request: str) -> None:
+    def prefill_offered(self, at_ns: int, request: str, offer: Offer) -> None:
+        """Mode reuse: the router offered blocks that D kept, and this became of it."""
+        prefill = self._prefills.get(request)
+        if prefill is not None:
+            prefill.offer = offer
+
+    def prefill_reads(self, at_ns: int, request: str, external_tokens: int) -> None:
+        """Mode reuse: P's scheduler allocated blocks for ``external_tokens`` that its worker reads from D."""
+        prefill = self._prefills.get(request)
+        if prefill is None:
+            return
+        prefill.reads_ns, prefill.external_tokens = at_ns, external_tokens
+        self._queue_span(prefill, at_ns, None)
+
+    def prefill_scheduled(self, at_ns: int, request: str, cached_tokens: int) -> None:
+        """``cached_tokens``: prompt tokens whose KV P has already, its own or read from D."""
         prefill = self._prefills.get(request)
         if prefill is None or prefill.scheduled_ns:
             return  # not a disaggregated request, or rescheduled after a preemption
-        prefill.scheduled_ns = at_ns
-        self._queue_span(prefill, at_ns, None)
+        prefill.scheduled_ns, prefill.cached_tokens = at_ns, cached_tokens
+        prefill.external_tokens = min(prefill.external_tokens, cached_tokens)  # 0 when the read failed
+        if not prefill.reads_ns:
+            self._queue_span(prefill, at_ns, None)
+        if prefill.carrier.mode == names.MODE_REUSE:
+            self._count_tokens(prefill)
 
     def prefill_finished(self, at_ns: int, request: str, error: str | None) -> None:
         prefill = self._prefills.pop(request)
@@ -58,7 +82,8 @@ class RequestStory:
             self._context.losses.unmatched += 1
             return
         if not prefill.scheduled_ns:
-            self._queue_span(prefill, at_ns, error or "never_scheduled")
+            if not prefill.reads_ns:
+                self._queue_span(prefill, at_ns, error or "never_scheduled")
             return
         parent = prefill.carrier.parent()
         self._context.span(
@@ -66,7 +91,11 @@ class RequestStory:
             prefill.carrier,
             prefill.scheduled_ns,
             at_ns,
-            {names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens},
+            {
+                names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens,
+                names.ATTR_CACHED_TOKENS: prefill.cached_tokens,
+                names.ATTR_EXTERNAL_TOKENS: prefill.external_tokens,
+            },
             span_id=parent and compute_span_id(parent.trace_id, self._context.engine_id, request),
             error=error,
         )
@@ -79,12 +108,22 @@ class RequestStory:
             prefill.carrier,
             prefill.received_ns,
             end_ns,
-            {names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens},
+            {names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens, **_reuse_attributes(prefill)},
             error=error,
         )
         self._context.stage(prefill.carrier, "prefill_queue", end_ns - prefill.received_ns)
 
+    def _count_tokens(self, prefill: PrefillRequest) -> None:
+        samples, recomputed = self._context.samples, prefill.prompt_tokens - prefill.cached_tokens
+        if prefill.external_tokens:
+            samples.add(metrics.REUSE_TOKENS, prefill.external_tokens, "reused")
+        samples.add(metrics.REUSE_TOKENS, recomputed, "recomputed")
+
     # --- D ----------------------------------------------------------------------------------------------------
+    def blocks_pinned(self, at_ns: int, blocks: int) -> None:
+        """Mode reuse: D keeps as many blocks of finished requests from now on."""
+        self._context.samples.add(metrics.BLOCKS_PINNED, blocks)
+
     def decode_received(self, at_ns: int, request: str, carrier: Carrier) -> None:
         self._decodes.put(request, at_ns, DecodeRequest(carrier))
 
@@ -126,3 +165,16 @@ class RequestStory:
     def idle(self, at_ns: int) -> None:
         self._prefills.expire(at_ns)
         self._decodes.expire(at_ns)
+
+
+def _reuse_attributes(prefill: PrefillRequest) -> dict[str, str | int]:
+    """P's own view of an offer. Proven tokens that are not read are too few, or P's own cache has them."""
+    offer = prefill.offer
+    if offer is None:
+        return {}
+    too_short = offer.outcome == names.REUSE_HIT and not prefill.external_tokens
+    return {
+        names.ATTR_REUSE_OUTCOME: names.REUSE_TOO_SHORT if too_short else offer.outcome,
+        names.ATTR_REUSE_TOKENS: offer.tokens,
+        names.ATTR_REUSE_MATCHED_TOKENS: offer.matched_tokens,
+    }

@@ -21,6 +21,7 @@ from connector.spans import PresetIds, SpanWriter
 
 logger = logging.getLogger(__name__)
 
+OPTION_INSTANCE = "kvpath_instance"  # the engine's name on spans; absent: its NIXL engine id
 OPTION_ENDPOINT = "kvpath_otlp_endpoint"  # OTLP/HTTP base URL; absent or null: no spans, metrics only
 OPTION_FACT_CAPACITY = "kvpath_fact_capacity"
 OPTION_SPAN_QUEUE = "kvpath_span_queue"
@@ -32,17 +33,19 @@ class Runtime:
 
     def __init__(self, service: str, engine_id: str, options: Mapping[str, Any]) -> None:
         ids = PresetIds()
+        self.instance = str(options.get(OPTION_INSTANCE) or engine_id)
         self.telemetry: Telemetry = start_telemetry(
             service,
             options.get(OPTION_ENDPOINT),
-            instance_id=engine_id,
+            instance_id=self.instance,
             id_generator=ids,
             queue_size=int(options.get(OPTION_SPAN_QUEUE, DEFAULT_QUEUE_SIZE)),
         )
         self.ledger = Ledger(int(options.get(OPTION_FACT_CAPACITY, DEFAULT_CAPACITY)))
         self.samples = Samples()
-        writer = SpanWriter(self.telemetry.tracer, ids, {names.ATTR_ENGINE_ID: engine_id})
-        self.context = EngineContext(engine_id, writer, self.samples, self.ledger.losses)
+        writer = SpanWriter(self.telemetry.tracer, ids, {names.ATTR_ENGINE_ID: self.instance})
+        decodes = service == names.SERVICE_DECODE
+        self.context = EngineContext(engine_id, writer, self.samples, self.ledger.losses, decodes=decodes)
         self._next_report_ns = 0
         self.ledger.on_idle(self._report_losses)
         self.ledger.start()

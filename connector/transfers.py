@@ -23,8 +23,8 @@ MEASURE_WITHIN_NS = 1_000_000_000
 class Subject:
     """Why a transfer happens: whose it is, when it could have started, and what its span links to.
 
-    ``start_ns`` is the start of the span (push: rendezvous met; pull: blocks allocated on D); ``ready_ns`` is when
-    preparation could start, which is later when a handshake came between.
+    ``start_ns`` is the start of the span (WRITE: rendezvous met; READ: blocks allocated on the reader); ``ready_ns``
+    is when preparation could start, which is later when a handshake came between.
     """
 
     carrier: Carrier
@@ -130,9 +130,9 @@ class TransferBook:
         samples.add(metrics.DESCRIPTORS, len(transfer.local_ids), *labels)
         samples.add(metrics.RUNS, runs, *labels)
         samples.add(metrics.TRANSFER_SECONDS, (end_ns - transfer.prepared_ns) / 1e9, *labels)
-        self._context.stage(carrier, "prepare", transfer.prepared_ns - transfer.subject.ready_ns)
-        self._context.stage(carrier, "submit", transfer.posted_ns - transfer.prepared_ns)
-        self._context.stage(carrier, "flight", end_ns - transfer.posted_ns)
+        self._context.transfer_stage(carrier, "prepare", transfer.prepared_ns - transfer.subject.ready_ns)
+        self._context.transfer_stage(carrier, "submit", transfer.posted_ns - transfer.prepared_ns)
+        self._context.transfer_stage(carrier, "flight", end_ns - transfer.posted_ns)
 
     def _write_spans(self, transfer: Transfer, end_ns: int, runs: int, error: str | None) -> None:
         subject = transfer.subject

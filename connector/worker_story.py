@@ -153,23 +153,27 @@ class WorkerStory:
             },
         )
 
-    def _read_subject(self, prefill_request: str, peer_agent: str) -> Subject | None:
-        wanted = self.receipts.read(prefill_request)
+    def _read_subject(self, peer_request: str, peer_agent: str) -> Subject | None:
+        wanted = self.receipts.read(peer_request)
         if wanted is None:
             return None
         wanted.started = True
         carrier, leg = wanted.carrier, wanted.carrier.parent()
         allocated_ns = self._context.clock.monotonic(carrier.stamp_ns)
-        handshake_end_ns = self._ready(carrier, wanted.wanted_ns, peer_agent, wanted.peer_engine)
-        link = leg and sibling(leg, compute_span_id(leg.trace_id, wanted.peer_engine, prefill_request))
+        handshake_end_ns = self._ready(carrier, wanted.wanted_ns, peer_agent, wanted.peer_name)
+        takes_back = self._context.takes_back(carrier)  # then the KV was made in an earlier turn's trace
+        link = leg and sibling(leg, compute_span_id(leg.trace_id, wanted.peer_engine, peer_request))
         return Subject(
             carrier=carrier,
             span_name=names.SPAN_READ,
             start_ns=allocated_ns,
             ready_ns=handshake_end_ns if handshake_end_ns > wanted.wanted_ns else allocated_ns,
-            links=(link,) if link else (),
+            links=(link,) if link and not takes_back else (),
             span_id=None,
-            attributes={**self._ends(wanted.peer_engine, peer_agent), names.ATTR_PREFILL_REQUEST: prefill_request},
+            attributes={
+                **self._ends(wanted.peer_name, peer_agent),
+                names.ATTR_PREFILL_REQUEST: wanted.request if takes_back else peer_request,
+            },
         )
 
     def _ready(self, carrier: Any, since_ns: int, peer_agent: str, peer_engine: str) -> int:

@@ -10,7 +10,8 @@ from typing import Literal
 from connector import names
 from connector.bootstrap import traces_url
 from connector.fewcores import OPTION_FEW_CORES
-from connector.runtime import OPTION_ENDPOINT
+from connector.reuse import OPTION_HOST, OPTION_PORT
+from connector.runtime import OPTION_ENDPOINT, OPTION_INSTANCE
 
 Role = Literal["prefill", "decode"]
 ConnectorKind = Literal["switch", "push", "pull", "upstream-push", "upstream-pull", "none"]
@@ -26,6 +27,8 @@ _CONNECTORS: dict[ConnectorKind, tuple[str, str | None]] = {
     "upstream-pull": ("NixlPullConnector", None),
 }
 GIB = 2**30
+KEPT_TTL_S = 480  # how long D keeps a turn's blocks; upstream's default too
+RECOMPUTE_THRESHOLD = 64  # tokens; fewer are computed again, not read
 SWITCH_CHILDREN: tuple[ConnectorKind, ...] = ("push", "pull")
 
 
@@ -41,6 +44,9 @@ class EngineSpec:
     side_channel_port: int  # the switch connector's pull side uses the next one as well
     host: str = "127.0.0.1"
     side_channel_host: str = "127.0.0.1"
+    kept_host: str = "127.0.0.1"
+    kept_port: int | None = None  # where a decode engine tells what it keeps for mode reuse; None: it keeps nothing
+    kept_ttl_s: int = KEPT_TTL_S
     connector: ConnectorKind = "switch"
     device: Literal["cpu", "cuda"] = "cpu"
     dtype: str = "auto"
@@ -67,11 +73,21 @@ class EngineSpec:
     @property
     def ports(self) -> tuple[int, ...]:
         """Every port that the engine listens on and that a launcher should find free."""
+        kept = (self.kept_port,) if self.keeps and self.kept_port else ()
         if self.connector == "none":
             return (self.port,)
         if self.connector == "switch":
-            return (self.port, self.side_channel_port, self.side_channel_port + 1)
-        return (self.port, self.side_channel_port)
+            return (self.port, self.side_channel_port, self.side_channel_port + 1, *kept)
+        return (self.port, self.side_channel_port, *kept)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether it is a decode engine that keeps blocks for mode reuse."""
+        return self.role == "decode" and self.connector in ("switch", "pull") and self.kept_port is not None
+
+    @property
+    def kept_url(self) -> str:
+        return f"http://{self.kept_host}:{self.kept_port}"
 
 
 def engine_argv(spec: EngineSpec) -> tuple[str, ...]:
@@ -108,14 +124,36 @@ def kv_transfer_config(spec: EngineSpec) -> dict[str, object]:
     name, module = _CONNECTORS[spec.connector]
     extra = _nixl_options(spec)
     if module is not None:
+        extra[OPTION_INSTANCE] = spec.engine_id
         extra[OPTION_ENDPOINT] = spec.otlp_endpoint
         if spec.device == "cpu":
             extra[OPTION_FEW_CORES] = True
+    if spec.connector == "pull":
+        extra |= _reuse_options(spec)
     if spec.connector == "switch":
-        child_options = {"kv_connector_extra_config": options} if (options := _nixl_options(spec)) else {}
-        extra["connectors"] = [_connector(spec, *_CONNECTORS[child]) | child_options for child in SWITCH_CHILDREN]
-    config = _connector(spec, name, module) | {"engine_id": spec.engine_id}
+        extra["connectors"] = [_child(spec, child) for child in SWITCH_CHILDREN]
+    config = _connector(spec, name, module)
+    if module is None or spec.role == "prefill":
+        # D's is made anew at every start: P would take a restarted D for the one whose memory it has mapped.
+        config["engine_id"] = spec.engine_id
+    if module is not None and spec.role == "prefill":
+        config["kv_load_failure_policy"] = "recompute"  # P's READ of what D kept may fail: it can do without
     return config | ({"kv_connector_extra_config": extra} if extra else {})
+
+
+def _child(spec: EngineSpec, kind: ConnectorKind) -> dict[str, object]:
+    options = _nixl_options(spec) | (_reuse_options(spec) if kind == "pull" else {})
+    return _connector(spec, *_CONNECTORS[kind]) | ({"kv_connector_extra_config": options} if options else {})
+
+
+def _reuse_options(spec: EngineSpec) -> dict[str, object]:
+    """Upstream's transfer from D to P, which only its pull connector has, and where D says what it keeps."""
+    options: dict[str, object] = {
+        "bidirectional_kv_xfer": True,
+        "kv_recompute_threshold": RECOMPUTE_THRESHOLD,
+        "decoder_kv_blocks_ttl": spec.kept_ttl_s,
+    }
+    return options | ({OPTION_HOST: spec.kept_host, OPTION_PORT: spec.kept_port} if spec.keeps else {})
 
 
 def _nixl_options(spec: EngineSpec) -> dict[str, object]:

@@ -164,7 +164,7 @@ def _router_part(settings: DeploymentSettings, prefill: EngineSpec, decode: Engi
 
 def router_config(settings: DeploymentSettings, prefill: EngineSpec, decode: EngineSpec) -> dict[str, object]:
     """Returns the router's ``--config`` for these two engines."""
-    modes = _MODES[settings.connector]
+    modes = _MODES[settings.connector] + ((names.MODE_REUSE,) if decode.keeps else ())
     return {
         "host": LOOPBACK,
         "port": settings.router_port,
@@ -172,6 +172,7 @@ def router_config(settings: DeploymentSettings, prefill: EngineSpec, decode: Eng
         "allow_mode_header": True,  # it listens on loopback only
         "model_name": settings.model_name,
         "otlp_endpoint": settings.store_url,
+        "reuse_ttl_s": settings.kept_ttl_s,
         "engines": [
             {
                 "url": spec.url,
@@ -181,6 +182,7 @@ def router_config(settings: DeploymentSettings, prefill: EngineSpec, decode: Eng
                 "side_channel_port": spec.side_channel_port,
                 "tp_size": spec.tensor_parallel_size,
                 "modes": modes,
+                "kept_url": spec.kept_url if spec.keeps else None,
             }
             for spec in (prefill, decode)
         ],

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from stack.engines.command_line import EngineSpec
+from stack.engines.command_line import KEPT_TTL_S, EngineSpec
 from stack.engines.model import MODEL_NAME, RANDOM_MODEL_NAME, default_cache
 
 MAX_DEFAULT_THREADS = 8
@@ -19,6 +19,7 @@ LOOPBACK = "127.0.0.1"
 # between tokens would fall differently more often.
 DTYPE = "float32"
 CPU_BLOCK_SIZE, GPU_BLOCK_SIZE = 32, 16
+KEPT_PORT_OFFSET = 10  # of D's kept service, from its side channel
 
 
 def _half_of_the_cores() -> int:
@@ -56,6 +57,8 @@ class DeploymentSettings(BaseSettings):
     decode_port: int = Field(default=8200, ge=1, le=65535)
     prefill_side_channel_port: int = Field(default=5600, ge=1, le=65534)
     decode_side_channel_port: int = Field(default=5610, ge=1, le=65534)
+    kept_port: int | None = Field(default=None, ge=1, le=65535)  # D's, for reuse; None: its side channel's plus 10
+    kept_ttl_s: int = Field(default=KEPT_TTL_S, ge=10)  # how long D keeps the blocks of a turn for the next one
     store_port: int = Field(default=4318, ge=1, le=65535)
     start_timeout_s: float = Field(default=600.0, gt=0)
 
@@ -78,6 +81,8 @@ def engine_specs(settings: DeploymentSettings, model: Path) -> tuple[EngineSpec,
     """Returns the prefill and the decode engine that serve the model in directory ``model``."""
     cpu = settings.device == "cpu"
     random = settings.model == "random" and settings.model_dir is None
+    through_host = not cpu and settings.kv_buffer_device == "cpu"  # D's decoding does not fill the buffers P would read
+    kept_port = None if through_host else settings.kept_port or settings.decode_side_channel_port + KEPT_PORT_OFFSET
 
     def spec(role: Literal["prefill", "decode"], port: int, side_channel_port: int) -> EngineSpec:
         return EngineSpec(
@@ -87,6 +92,8 @@ def engine_specs(settings: DeploymentSettings, model: Path) -> tuple[EngineSpec,
             served_model_name=settings.model_name,
             port=port,
             side_channel_port=side_channel_port,
+            kept_port=kept_port if role == "decode" else None,
+            kept_ttl_s=settings.kept_ttl_s,
             connector=settings.connector,
             device=settings.device,
             dtype=settings.dtype or (DTYPE if cpu else "auto"),

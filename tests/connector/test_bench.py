@@ -12,7 +12,7 @@ def test_the_figures_are_there_and_the_paths_work(monkeypatch: pytest.MonkeyPatc
     wanted = {
         f"{what}_us_{mode}_{side}"
         for what in ("request", "drain")
-        for mode in ("push", "pull")
+        for mode in ("push", "pull", "reuse")
         for side in ("prefill", "decode")
     }
     assert wanted | {"fact_ns_p50", "fact_ns_p99", "transfer_ns"} <= set(figures)
@@ -20,7 +20,7 @@ def test_the_figures_are_there_and_the_paths_work(monkeypatch: pytest.MonkeyPatc
     assert figures["fact_ns_p50"] > 0
 
 
-@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("mode", ["push", "pull", "reuse"])
 def test_the_lives_that_are_timed_cause_no_errors(mode: str) -> None:
     timed = bench.Bench()
     timed.prefill(mode, True, 1)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from connector import metrics, names
 from connector.bootstrap import SpanCounts
@@ -22,7 +22,7 @@ def engine_metrics(registry: CollectorRegistry) -> EngineMetrics:
     def bound(metric_class: Any) -> Any:
         return lambda **arguments: metric_class(registry=registry, **arguments)
 
-    classes = {"counter": bound(Counter), "histogram": bound(Histogram)}
+    classes = {"counter": bound(Counter), "gauge": bound(Gauge), "histogram": bound(Histogram)}
     return EngineMetrics(classes, ["model_name", "engine"], {0: ["m", 0], 1: ["m", 1]})
 
 
@@ -72,18 +72,23 @@ def test_every_metric_can_be_observed_and_is_exposed(
     labels = [f"v{index}" for index in range(len(metric.labels))]
     engine_metrics.observe([[metric.name, 2, *labels]], 1)
     text = generate_latest(registry).decode()
-    suffix = "_total" if metric.kind == "counter" else "_sum"
+    suffix = {"counter": "_total", "gauge": "", "histogram": "_sum"}[metric.kind]
     wanted = ",".join(
         [
             *('engine="1"', *(f'{label}="{value}"' for label, value in zip(metric.labels, labels, strict=True))),
             'model_name="m"',
         ]
     )
-    assert f"{metric.name}{suffix}{{" in text
-    line = next(line for line in text.splitlines() if line.startswith(metric.name + suffix) and 'engine="1"' in line)
+    start = f"{metric.name}{suffix}{{"
+    line = next(line for line in text.splitlines() if line.startswith(start) and 'engine="1"' in line)
     name, _, value = line.rpartition(" ")
     assert float(value) == 2
     assert sorted(name[name.index("{") + 1 : -1].split(",")) == sorted(wanted.split(","))
+
+
+def test_a_gauge_shows_the_latest_value(engine_metrics: EngineMetrics, registry: CollectorRegistry) -> None:
+    engine_metrics.observe([[metrics.BLOCKS_PINNED.name, 7], [metrics.BLOCKS_PINNED.name, 3]], 0)
+    assert 'kvpath_blocks_pinned{engine="0",model_name="m"} 3.0' in generate_latest(registry).decode()
 
 
 def test_an_unknown_metric_is_a_key_error(engine_metrics: EngineMetrics) -> None:
@@ -100,5 +105,6 @@ def test_metric_names_are_unique_and_ours() -> None:
 
 def test_the_stages_an_engine_sees_are_those_of_the_definition() -> None:
     seen = {stage.name for stage in STAGES if stage.engine_metric}
-    assert seen == {"prefill_queue", "prefill", "handshake", "prepare", "submit", "flight", "first_step"}
+    transfer = {"handshake", "prepare", "submit", "flight"}
+    assert seen == {"prefill_queue", "prefill", "first_step", *transfer, *(f"reuse_{name}" for name in transfer)}
     assert names.MODE_PUSH in names.TRANSFER_MODES

@@ -118,7 +118,8 @@ def test_registrations_and_metadata_carry_the_trace(telemetry: EngineTelemetry, 
     traced.update_state_after_alloc(request, blocks_of([1, 2, 3]), 96)
     metadata = pickle.loads(pickle.dumps(traced.build_connector_meta(scheduled())))
     traceparent = params_of("decode", "push")[names.PARAM_TRACEPARENT]
-    assert metadata.push_registrations[D_ID][names.PARAM_TELEMETRY] == {names.PARAM_TRACEPARENT: traceparent}
+    sent = {names.PARAM_TRACEPARENT: traceparent, names.PARAM_INSTANCE: "kv_consumer-PushConnector"}
+    assert metadata.push_registrations[D_ID][names.PARAM_TELEMETRY] == sent
     (carrier,) = metadata.kvpath_carriers.values()
     assert isinstance(carrier, Carrier)
     assert carrier[:3] == (traceparent, "push", RID)

@@ -38,7 +38,7 @@ def attributes(span: Any) -> dict[str, Any]:
 
 def test_a_prefill_is_queue_then_compute(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
-    story.prefill_scheduled(START + 10 * MS, "p-1")
+    story.prefill_scheduled(START + 10 * MS, "p-1", 0)
     story.prefill_finished(START + 40 * MS, "p-1", None)
     queue, compute = engine.span(names.SPAN_PREFILL_QUEUE), engine.span(names.SPAN_PREFILL_COMPUTE)
     assert queue.start_time == pytest.approx(engine.at(START - 5 * MS), abs=1_000)  # vLLM's time is a float
@@ -46,11 +46,13 @@ def test_a_prefill_is_queue_then_compute(engine: Engine, story: RequestStory) ->
     assert compute.end_time == engine.at(START + 40 * MS)
     for span in (queue, compute):
         assert span.parent.span_id == PREFILL_LEG
+        tokens = {names.ATTR_CACHED_TOKENS: 0, names.ATTR_EXTERNAL_TOKENS: 0} if span is compute else {}
         assert attributes(span) == {
             names.ATTR_ENGINE_ID: "engine-0",
             names.ATTR_MODE: "push",
             names.ATTR_REQUEST_ID: "rid-1",
             names.ATTR_PROMPT_TOKENS: 128,
+            **tokens,
         }
         assert span.status.status_code is StatusCode.UNSET
     assert compute.context.span_id == compute_span_id(TRACE_ID, "engine-0", "p-1")
@@ -61,8 +63,8 @@ def test_a_prefill_is_queue_then_compute(engine: Engine, story: RequestStory) ->
 
 def test_a_preempted_prefill_counts_from_its_first_scheduling(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
-    story.prefill_scheduled(START + 10 * MS, "p-1")
-    story.prefill_scheduled(START + 20 * MS, "p-1")
+    story.prefill_scheduled(START + 10 * MS, "p-1", 0)
+    story.prefill_scheduled(START + 20 * MS, "p-1", 0)
     story.prefill_finished(START + 40 * MS, "p-1", None)
     assert engine.span(names.SPAN_PREFILL_COMPUTE).start_time == engine.at(START + 10 * MS)
     assert len(engine.spans(names.SPAN_PREFILL_QUEUE)) == 1
@@ -86,7 +88,7 @@ def test_a_prefill_that_ends_unscheduled_without_an_error_is_still_one(engine: E
 
 def test_an_abort_while_computing_fails_compute_and_no_metric(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
-    story.prefill_scheduled(START + 10 * MS, "p-1")
+    story.prefill_scheduled(START + 10 * MS, "p-1", 0)
     story.prefill_finished(START + 20 * MS, "p-1", "finished_aborted")
     compute = engine.span(names.SPAN_PREFILL_COMPUTE)
     assert compute.status.status_code is StatusCode.ERROR
@@ -96,7 +98,7 @@ def test_an_abort_while_computing_fails_compute_and_no_metric(engine: Engine, st
 
 def test_an_arrival_in_the_future_is_not_believed(engine: Engine, story: RequestStory) -> None:
     story.prefill_received(START, "p-1", P, arrival_s(engine, START + 3_600_000 * MS), 1)
-    story.prefill_scheduled(START + MS, "p-1")
+    story.prefill_scheduled(START + MS, "p-1", 0)
     assert engine.span(names.SPAN_PREFILL_QUEUE).start_time == engine.at(START)
 
 
@@ -154,7 +156,7 @@ def test_a_first_token_of_nobody_is_unmatched(engine: Engine, story: RequestStor
 
 def test_an_untraced_request_counts_in_metrics_only(engine: Engine, story: RequestStory) -> None:
     receive(engine, story, Carrier("", names.MODE_PULL, "rid"))
-    story.prefill_scheduled(START, "p-1")
+    story.prefill_scheduled(START, "p-1", 0)
     story.prefill_finished(START + MS, "p-1", None)
     assert engine.spans() == []
     assert [sample[1:] for sample in engine.samples(metrics.STAGE_SECONDS)] == [

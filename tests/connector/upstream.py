@@ -116,7 +116,7 @@ def blocks_of(ids: Iterable[int]) -> KVCacheBlocks:
 
 def scheduled(*request_ids: str) -> SchedulerOutput:
     output = SchedulerOutput.make_empty()
-    output.scheduled_new_reqs = [SimpleNamespace(req_id=request_id) for request_id in request_ids]
+    output.scheduled_new_reqs = [SimpleNamespace(req_id=each, num_computed_tokens=0) for each in request_ids]
     return output
 
 

@@ -17,7 +17,7 @@ PREFILL = EngineSpec(
     port=8100,
     side_channel_port=5600,
 )
-DECODE = replace(PREFILL, role="decode", engine_id="decode-0", port=8200, side_channel_port=5610)
+DECODE = replace(PREFILL, role="decode", engine_id="decode-0", port=8200, side_channel_port=5610, kept_port=5620)
 
 
 def option(argv: tuple[str, ...], name: str) -> str:
@@ -67,6 +67,46 @@ def test_other_connectors(kind, name: str, module: str | None) -> None:
     assert config["kv_connector"] == name
     assert config.get("kv_connector_module_path") == module
     assert (OPTION_ENDPOINT in config["kv_connector_extra_config"]) is (module is not None)
+
+
+def options_of_children(spec: EngineSpec) -> list[dict[str, object]]:
+    extra = json.loads(json.dumps(kv_transfer_config(spec)))["kv_connector_extra_config"]
+    return [child["kv_connector_extra_config"] for child in extra["connectors"]]
+
+
+@pytest.mark.parametrize("spec", [PREFILL, DECODE])
+def test_what_d_keeps_moves_in_the_pull_child_alone(spec: EngineSpec) -> None:
+    push, pull = options_of_children(spec)
+    assert "bidirectional_kv_xfer" not in push, "upstream refuses it for push"
+    assert pull["bidirectional_kv_xfer"] is True
+    assert (pull["kv_recompute_threshold"], pull["decoder_kv_blocks_ttl"]) == (64, 480)
+    alone = kv_transfer_config(replace(spec, connector="pull"))["kv_connector_extra_config"]
+    assert pull.items() <= alone.items()  # type: ignore[attr-defined]
+
+
+def test_only_a_decode_engine_keeps_and_says_where() -> None:
+    assert not {"kvpath_kept_host", "kvpath_kept_port"} & set(options_of_children(PREFILL)[1])
+    pull = options_of_children(replace(DECODE, kept_host="10.0.0.7", kept_ttl_s=20))[1]
+    assert (pull["kvpath_kept_host"], pull["kvpath_kept_port"]) == ("10.0.0.7", 5620)
+    assert pull["decoder_kv_blocks_ttl"] == 20
+    assert "kvpath_kept_port" not in options_of_children(replace(DECODE, kept_port=None))[1]
+    assert (DECODE.keeps, PREFILL.keeps, replace(DECODE, connector="push").keeps) == (True, False, False)
+    assert DECODE.kept_url == "http://127.0.0.1:5620"
+    assert DECODE.ports == (8200, 5610, 5611, 5620)
+
+
+@pytest.mark.parametrize("kind", ["switch", "push", "pull"])
+def test_d_is_another_nixl_engine_at_every_start_and_keeps_its_name(kind) -> None:
+    prefill, decode = (kv_transfer_config(replace(spec, connector=kind)) for spec in (PREFILL, DECODE))
+    assert prefill["engine_id"] == "prefill-0"
+    assert "engine_id" not in decode
+    names = [each["kv_connector_extra_config"]["kvpath_instance"] for each in (prefill, decode)]  # type: ignore[index]
+    assert names == ["prefill-0", "decode-0"]
+
+
+def test_p_computes_what_it_could_not_read() -> None:
+    assert kv_transfer_config(PREFILL)["kv_load_failure_policy"] == "recompute"
+    assert "kv_load_failure_policy" not in kv_transfer_config(DECODE)
 
 
 def test_on_a_cpu_agents_have_no_thread_pool_of_their_own() -> None:

@@ -25,8 +25,9 @@ def test_the_routers_configuration_is_one_that_the_router_takes() -> None:
     read = RouterSettings(**config)
     assert read.port == 18000
     assert read.allow_mode_header
-    assert configured_modes(read) == ("push", "pull", "plain")
+    assert configured_modes(read) == ("push", "pull", "reuse", "plain")
     assert {engine.engine_id for engine in read.engines} == {"prefill-0", "decode-0"}
+    assert [engine.kept_url for engine in read.engines] == [None, "http://127.0.0.1:5620"]
     assert read.engines[0].side_channel_port == 15600
 
 
@@ -35,6 +36,19 @@ def test_one_way_connectors_are_offered_as_such(connector: str, modes: tuple[str
     chosen = settings(connector=connector)
     config = json.loads(json.dumps(router_config(chosen, *engine_specs(chosen, Path("/m")))))
     assert configured_modes(RouterSettings(**config)) == modes
+
+
+def test_how_long_blocks_are_kept_is_said_to_d_and_to_the_router() -> None:
+    chosen = settings(kept_ttl_s=20, kept_port=7777)
+    prefill, decode = engine_specs(chosen, Path("/m"))
+    assert (decode.kept_ttl_s, decode.kept_port, prefill.kept_port) == (20, 7777, None)
+    assert RouterSettings(**router_config(chosen, prefill, decode)).reuse_ttl_s == 20
+
+
+def test_kv_that_goes_through_host_memory_is_not_reused(tmp_path: Path) -> None:
+    chosen = settings(device="cuda", kv_buffer_device="cpu", model_dir=tmp_path)
+    config = json.loads(json.dumps(router_config(chosen, *engine_specs(chosen, tmp_path))))
+    assert configured_modes(RouterSettings(**config)) == ("push", "pull", "plain")
 
 
 def test_engines_of_one_deployment_share_no_port() -> None:
