@@ -48,7 +48,7 @@ clean:  ## removes what was built and written here; the model cache (~/.cache/kv
 	find connector stack dashboards tests -name __pycache__ -type d -exec rm -rf {} +
 
 tools:
-	@.ci/tools prometheus promtool alertmanager amtool docker-compose
+	@.ci/tools prometheus promtool alertmanager amtool docker-compose otelcol
 
 redis:
 	@.ci/packages redis-server
