@@ -17,7 +17,10 @@ ERRORS = counter(metrics.ERRORS, ("type",))
 FALLBACKS = counter(metrics.FALLBACKS, ("reason",))
 ENGINE_CHOSEN = counter(metrics.ENGINE_CHOSEN, ("engine_id", "role", "mode"))
 EARLY_CHOICES = counter(metrics.EARLY_CHOICES, ("outcome",))
+DROPPED_PARAMS = counter(metrics.DROPPED_PARAMS)
 RETRIES = counter(metrics.RETRIES)
+ANNOTATIONS = counter(metrics.ANNOTATIONS, ("outcome",))
+ANNOTATIONS = counter(metrics.ANNOTATIONS, ("outcome",))
 ENGINE_REQUESTS = gauge(metrics.ENGINE_REQUESTS, ("engine_id", "role"))
 ENGINE_WORK = gauge(metrics.ENGINE_WORK, ("engine_id", "role"))
 ENGINE_HEALTHY = gauge(metrics.ENGINE_HEALTHY, ("engine_id", "role"))
@@ -33,6 +36,8 @@ CONVERSATIONS = gauge(metrics.CONVERSATIONS)
 CONVERSATIONS_BYTES = gauge(metrics.CONVERSATIONS_BYTES)
 CONVERSATIONS_EVICTED = counter(metrics.CONVERSATIONS_EVICTED)
 
-REGRETTED = "regretted"
+REGRETTED = "regretted"  # outcome of an early choice
+FAILED = "failed"  # outcome of spans and annotations
+DROPPED = "dropped"  # outcome of spans
 
 METRICS: tuple[Metric, ...] = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))

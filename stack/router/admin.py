@@ -6,9 +6,11 @@ import hmac
 import logging
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, HTTPException
+from fastapi import APIRouter, Depends, Header, HTTPException, Response
 from pydantic import Field, SecretStr
 
+from connector import names
+from stack.router.annotations import SplitAnnotations
 from stack.router.mode import ModePolicy
 from stack.router.settings import Mode, RouterSettings, split_problem
 
@@ -16,8 +18,13 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _log = logging.getLogger(__name__)
 
 
-def admin_routes(token: SecretStr, settings: RouterSettings, policy: ModePolicy) -> APIRouter:
-    """Returns ``GET`` and ``PUT /admin/split``, behind ``Authorization: Bearer <token>``."""
+def admin_routes(
+    token: SecretStr, settings: RouterSettings, policy: ModePolicy, annotations: SplitAnnotations | None = None
+) -> APIRouter:
+    """Returns ``GET`` and ``PUT /admin/split``, behind ``Authorization: Bearer <token>``.
+
+    With ``annotations`` every change is marked in Grafana, and the answer says so in a header.
+    """
     expected = f"Bearer {token.get_secret_value()}".encode()
 
     def authorize(authorization: Annotated[str, Header()] = "") -> None:
@@ -31,12 +38,15 @@ def admin_routes(token: SecretStr, settings: RouterSettings, policy: ModePolicy)
         return dict(policy.split)
 
     @routes.put("/admin/split")
-    async def replace_split(split: dict[Mode, Weight]) -> dict[str, float]:
+    async def replace_split(split: dict[Mode, Weight], response: Response) -> dict[str, float]:
         problem = split_problem(settings, split)
         if problem is not None:
             raise HTTPException(400, problem)
         _log.warning("split changed from %s to %s", dict(policy.split), split)
-        policy.split = dict(split)
+        before, policy.split = policy.split, dict(split)
+        if annotations is not None:
+            annotations.changed(before, policy.split)
+            response.headers[names.HEADER_ANNOTATED] = "router"
         return dict(policy.split)
 
     return routes

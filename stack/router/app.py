@@ -18,7 +18,9 @@ from starlette.exceptions import HTTPException
 
 from connector.bootstrap import Telemetry, start_telemetry
 from connector.names import SERVICE_ROUTER
+from stack.grafana.annotate import Annotator
 from stack.router.admin import admin_routes
+from stack.router.annotations import SplitAnnotations
 from stack.router.bodies import CHAT_PATH, COMPLETIONS_PATH
 from stack.router.conversations.memory import Memory
 from stack.router.conversations.process_memory import ProcessMemory
@@ -52,13 +54,16 @@ class RouterApp(FastAPI):
 
 
 def create_app(
-    settings: RouterSettings, telemetry: Telemetry | None = None, clock: Callable[[], float] = time.monotonic
+    settings: RouterSettings,
+    telemetry: Telemetry | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    annotator: Annotator | None = None,
 ) -> RouterApp:
     """Builds the application. Engines are probed, and connections made, once it is started.
 
     ``telemetry`` defaults to one that exports to ``settings.otlp_endpoint``; it is shut down with the application.
-    ``clock`` is what conversations age by, in seconds. Raises ``ValueError`` when the settings ask for shared memory
-    and the ``redis`` package is not there.
+    ``clock`` is what conversations age by, in seconds. ``annotator`` marks changes of the split in Grafana.
+    Raises ``ValueError`` when the settings ask for shared memory and the ``redis`` package is not there.
     """
     running = telemetry or start_telemetry(SERVICE_ROUTER, settings.otlp_endpoint)
     errors = TelemetryErrors()
@@ -104,7 +109,8 @@ def create_app(
     app.pool = pool
     app.generation = GenerationEndpoint(settings, policy, proxy, conversations, Spans(running.tracer, errors), metrics)
     if settings.admin_token is not None:
-        app.include_router(admin_routes(settings.admin_token, settings, policy))
+        annotations = SplitAnnotations(annotator, metrics.annotated) if annotator is not None else None
+        app.include_router(admin_routes(settings.admin_token, settings, policy, annotations))
     _add_state_routes(app, policy, metrics)
     _add_models_route(app, upstream)
     _add_error_shape(app)

@@ -15,6 +15,7 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from stack.grafana.annotate import annotator_from_environment
 from stack.router.app import create_app
 from stack.router.settings import RouterSettings
 
@@ -33,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
     """Serves until told to stop. Returns 0, 1 when it cannot listen, 2 for a configuration that makes no sense."""
     try:
         settings = read_settings(args)
-        app = create_app(settings)
+        app = create_app(settings, annotator=annotator_from_environment())
     except (ValueError, OSError, SettingsError) as error:
         print(f"kvpath router: {_one_line(error)}", file=sys.stderr)
         return 2

@@ -33,6 +33,7 @@ ENGINE_CHOSEN = "kvpath_router_engine_chosen"  # counter by engine_id, role, mod
 EARLY_CHOICES = "kvpath_router_early_choices"  # counter by outcome: kept | regretted
 DROPPED_PARAMS = "kvpath_router_client_transfer_params_dropped"  # counter
 RETRIES = "kvpath_router_upstream_retries"  # counter
+ANNOTATIONS = "kvpath_router_annotations"  # counter by outcome: written | failed
 ENGINE_REQUESTS = "kvpath_router_engine_outstanding_requests"  # gauge by engine_id, role
 ENGINE_WORK = "kvpath_router_engine_outstanding_work"  # gauge by engine_id, role; tokens
 ENGINE_HEALTHY = "kvpath_router_engine_healthy"  # gauge by engine_id, role: 1 | 0
@@ -123,6 +124,9 @@ class RouterMetrics:
         self._retries = Counter(
             RETRIES, "Legs sent again: the engine had closed an idle connection.", registry=registry
         )
+        self._annotations = Counter(
+            ANNOTATIONS, "Changes of the split, by whether they are marked in Grafana.", ["outcome"], registry=registry
+        )
 
     @_swallowing
     def started(self) -> None:
@@ -174,6 +178,10 @@ class RouterMetrics:
     @_swallowing
     def retried(self) -> None:
         self._retries.inc()
+
+    @_swallowing
+    def annotated(self, written: bool) -> None:
+        self._annotations.labels("written" if written else "failed").inc()
 
 
 class StateCollector(Collector):

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,8 +25,9 @@ from uvicorn.server import ServerState
 
 from connector import names
 from connector.bootstrap import Telemetry, start_telemetry
+from stack.grafana.annotate import Annotator
 from stack.router.app import RouterApp, create_app
-from stack.router.settings import DECODE, PREFILL, RouterSettings
+from stack.router.settings import DECODE, PREFILL, ROUTED_TRANSFERS, RouterSettings
 from stack.router.stub_engine import StubEngine
 
 
@@ -66,15 +72,36 @@ class RunningRouter:
 StartRouter = Callable[..., AbstractAsyncContextManager[RunningRouter]]
 
 
+class ManualClock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
 @asynccontextmanager
-async def start_router(*stubs: StubEngine, telemetry: Telemetry | None = None, **given: Any) -> AsyncIterator[Any]:
+async def start_router(
+    *stubs: StubEngine,
+    telemetry: Telemetry | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    annotator: Annotator | None = None,
+    **given: Any,
+) -> AsyncIterator[Any]:
     exporter = InMemorySpanExporter()
     telemetry = telemetry or start_telemetry(names.SERVICE_ROUTER, None, exporter=exporter)
     settings = RouterSettings(
         engines=tuple(stub.settings for stub in stubs),
         **{"allow_mode_header": True, "health_interval_s": 0.05, **given},
     )
-    app = create_app(settings, telemetry)
+    app = create_app(settings, telemetry, clock, annotator)
     async with serve(app) as port:
         base = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient(base_url=base, timeout=10, verify=False) as client:
@@ -188,3 +215,39 @@ async def open_stream(router: RunningRouter, path: str = "/v1/completions", **bo
 @pytest.fixture
 def client_stream() -> Callable[..., AbstractAsyncContextManager[asyncio.StreamReader]]:
     return open_stream
+
+
+@pytest.fixture
+async def reusing_prefill() -> AsyncIterator[StubEngine]:
+    async with StubEngine(PREFILL, "P0", modes=ROUTED_TRANSFERS) as stub:
+        yield stub
+
+
+@pytest.fixture
+async def reusing_decode() -> AsyncIterator[StubEngine]:
+    async with StubEngine(DECODE, "D0", modes=ROUTED_TRANSFERS) as stub:
+        yield stub
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """A real server of its own, on a socket that nobody else sees."""
+    if shutil.which("redis-server") is None:
+        raise RuntimeError("redis-server is missing: .ci/packages redis-server installs it")
+    with tempfile.TemporaryDirectory() as folder:
+        socket = Path(folder, "redis.sock")
+        argv = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", folder]
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            said = []
+            for line in server.stdout:
+                said.append(line)
+                if "eady to accept connections" in line:
+                    break
+            else:
+                raise RuntimeError("redis-server did not start: " + "".join(said))
+            try:
+                yield f"unix://{socket}"
+            finally:
+                server.terminate()
+                server.stdout.read()
