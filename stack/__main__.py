@@ -14,6 +14,7 @@ COMMANDS = {
     "up": ("stack.engines.up", "start both engines, the router and the trace store, and keep them until Ctrl-C"),
     "engine": ("stack.engines.engine_command", "run one engine alone"),
     "router": ("stack.router.command", "run the router alone"),
+    "mode": ("stack.router.mode_command", "show or set how traffic is split between modes, while requests run"),
     "store": ("stack.store.command", "run the trace store alone"),
     "report": ("stack.analysis.report_command", "compare push and pull, stage by stage"),
     "trace": ("stack.analysis.trace_command", "show one request's path"),
