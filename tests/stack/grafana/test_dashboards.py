@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from connector import names
 from stack.grafana.client import DataSource
 from stack.grafana.dashboards import data_sources, mapped, read_dashboards, same_content, stamp
 from stack.grafana.errors import SettingsError
@@ -60,3 +61,13 @@ def test_a_uid_that_stands_twice_is_refused(tmp_path):
         (tmp_path / f"{name}.json").write_text(json.dumps({"uid": "same", "title": name}))
     with pytest.raises(SettingsError, match=r"two dashboards in .* have the uid same"):
         read_dashboards(tmp_path)
+
+
+def test_the_dashboards_brought_along_ask_our_two_data_sources_only():
+    models = read_dashboards()
+    asked = {uid for model in models for uid in data_sources(model)}
+    assert asked == {names.GRAFANA_PROMETHEUS_UID, names.GRAFANA_TEMPO_UID}
+    theirs = {names.GRAFANA_PROMETHEUS_UID: DataSource("P", "p"), names.GRAFANA_TEMPO_UID: DataSource("T", "t")}
+    for model in models:
+        changed = json.dumps(mapped(model, theirs))
+        assert not any(uid in changed for uid in theirs)
