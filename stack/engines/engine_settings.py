@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from stack.engines.command_line import ConnectorKind, EngineSpec, Role
+from stack.engines.command_line import KEPT_TTL_S, ConnectorKind, EngineSpec, Role
 from stack.engines.model import MODEL_NAME, RANDOM_MODEL_NAME
 from stack.engines.settings import CPU_BLOCK_SIZE, DTYPE, GPU_BLOCK_SIZE, LOOPBACK
 
@@ -27,6 +27,9 @@ class EngineSettings(BaseSettings):
     port: int = Field(default=8000, ge=1, le=65535)
     side_channel_host: str = LOOPBACK  # a name or an address of this host at which the other engine reaches it
     side_channel_port: int = Field(default=5600, ge=1, le=65534)
+    kept_host: str = LOOPBACK  # where D says what it keeps for mode reuse
+    kept_port: int | None = Field(default=None, ge=1, le=65535)  # None: it keeps nothing
+    kept_ttl_s: int = Field(default=KEPT_TTL_S, ge=10)  # how long it keeps a turn's blocks; the router is told too
     model: str = "smollm2"  # smollm2 | random | a directory | a name that vLLM resolves
     served_model_name: str | None = None  # None: the model's own
     connector: ConnectorKind = "switch"
@@ -71,6 +74,9 @@ def engine_spec(settings: EngineSettings, role: Role, model: str) -> EngineSpec:
         port=settings.port,
         side_channel_host=_address(settings.side_channel_host),
         side_channel_port=settings.side_channel_port,
+        kept_host=settings.kept_host,
+        kept_port=settings.kept_port if role == "decode" else None,
+        kept_ttl_s=settings.kept_ttl_s,
         connector=settings.connector,
         device=settings.device,
         dtype=settings.dtype or (DTYPE if cpu else "auto"),

@@ -36,8 +36,14 @@ def test_both_children_of_the_switch_get_the_nixl_backend() -> None:
     config = kv_transfer_config(engine_spec(settings, "prefill", "m"))
     extra = config["kv_connector_extra_config"]
     assert isinstance(extra, dict)
-    backends = [child["kv_connector_extra_config"]["backends"] for child in extra["connectors"]]
-    assert backends == [["LIBFABRIC"]] * 2
+    assert [child["kv_connector_extra_config"]["backends"] for child in extra["connectors"]] == [["LIBFABRIC"]] * 2
+
+
+def test_only_a_decode_engine_keeps_anything_for_the_next_turn() -> None:
+    settings = EngineSettings(kept_port=5620, kept_host="0.0.0.0")
+    assert engine_spec(settings, "decode", "m").kept_url == "http://0.0.0.0:5620"
+    assert engine_spec(settings, "prefill", "m").kept_port is None
+    assert not engine_spec(EngineSettings(), "decode", "m").keeps
 
 
 @pytest.mark.parametrize(
