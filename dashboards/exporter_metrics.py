@@ -17,4 +17,6 @@ POLL_ERRORS = counter(names.METRIC_EXPORTER_POLL_ERRORS)
 DIFFERENCE = gauge(names.METRIC_EXPORTER_DIFFERENCE, ("bound",))
 SAMPLES = gauge(names.METRIC_EXPORTER_SAMPLES, ("mode",))
 
+INCOMPLETE_OUTCOME = "incomplete"
+
 METRICS: tuple[Metric, ...] = tuple(value for value in dict(globals()).values() if isinstance(value, Metric))

@@ -20,7 +20,7 @@ from connector import names
 from dashboards.model import Board, Row, Variable
 from dashboards.panels import PROMETHEUS, panel_of
 from dashboards.queries.push_pull import SPLIT_CHANGES
-from dashboards.settings import PROMETHEUS_VARIABLE, SETTINGS, TEMPO_VARIABLE
+from dashboards.settings import SETTINGS
 
 _OF_INTERVALS = ("auto", "auto_count", "auto_min")  # the SDK writes them into variables of every type
 _GRAFANA = DataSourceRef("grafana", "-- Grafana --")
@@ -39,11 +39,6 @@ def to_json(board: Board) -> str:
         .refresh(SETTINGS.refresh)
         .link(_others())
     )
-    for name, plugin, uid in (
-        (PROMETHEUS_VARIABLE, "prometheus", SETTINGS.prometheus_uid),
-        (TEMPO_VARIABLE, "tempo", SETTINGS.tempo_uid),
-    ):
-        built.with_variable(_source(name, plugin, uid))
     for variable in board.variables:
         built.with_variable(_variable(variable))
     for annotation in _annotations():
@@ -78,16 +73,6 @@ def _others() -> dashboard.DashboardLink:
         .tags(list(SETTINGS.tags))
         .include_vars(True)
         .keep_time(True)
-    )
-
-
-def _source(name: str, plugin: str, uid: str) -> dashboard.DatasourceVariable:
-    """A choice of the data source that starts with ours: no question at import, and another Grafana's can be chosen."""
-    return (
-        dashboard.DatasourceVariable(name)
-        .label(plugin.capitalize())
-        .type(plugin)
-        .current(VariableOption(selected=True, text=uid, value=uid))
     )
 
 

@@ -25,11 +25,15 @@ class View(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One PromQL expression. ``expects_data``: under load in all modes that are served, an answer holds something."""
+    """One PromQL expression.
+
+    ``expects_data``: under load the answer holds something; ``mode`` says in which mode the load must be, if in one.
+    """
 
     expr: str
     legend: str = ""
     expects_data: bool = True
+    mode: str = ""
     instant: bool = False
     exemplars: bool = False
     columns: bool = False  # a table of labels and value, for transformations
@@ -76,7 +80,7 @@ class Variable:
     values: tuple[str, ...] = ()  # what can be chosen
     label_of: tuple[str, str] = ("", "")  # or: the values of a label of a series, as (series, label)
     everything: str = ""  # what "All" stands for; empty: exactly one value is chosen
-    sample: str = ".+"  # what tests put in
+    sample: str = ""  # what tests put in; empty: what "All" stands for, or the first value
 
 
 MODE = Variable("mode", "Mode", values=(*names.TRANSFER_MODES, names.MODE_PLAIN), everything=".+")
@@ -94,6 +98,10 @@ class Board:
     description: str
     rows: tuple[Row, ...]
     variables: tuple[Variable, ...] = ()
+
+    def samples(self) -> dict[str, str]:
+        """Returns a value for every variable, by its name."""
+        return {each.name: each.sample or each.everything or each.values[0] for each in self.variables}
 
     def panels(self) -> Iterator[Panel]:
         for row in self.rows:

@@ -28,10 +28,10 @@ from grafana_foundation_sdk.models.tempo import SearchTableType
 from connector.stages import STAGE_NAMES, UNEXPLAINED
 from dashboards.expressions import REF_IDS
 from dashboards.model import Panel, Query, TraceQuery, View
-from dashboards.settings import PROMETHEUS_VARIABLE, SETTINGS, TEMPO_VARIABLE, TRACES_UID
+from dashboards.settings import SETTINGS, TRACES_UID
 
-PROMETHEUS = DataSourceRef("prometheus", f"${{{PROMETHEUS_VARIABLE}}}")
-TEMPO = DataSourceRef("tempo", f"${{{TEMPO_VARIABLE}}}")
+PROMETHEUS = DataSourceRef("prometheus", SETTINGS.prometheus_uid)
+TEMPO = DataSourceRef("tempo", SETTINGS.tempo_uid)
 NO_DATA = "no data"
 
 # Neighbours on the path differ; a stage has its colour on every panel.
@@ -157,7 +157,8 @@ def _chart() -> barchart.Panel:
 
 
 def _table(panel: Panel) -> table.Panel:
-    return table.Panel().cell_height(common_models.TableCellHeight.SM)
+    slowest_first = common.TableSortByFieldState().display_name("Duration").desc(True)
+    return table.Panel().cell_height(common_models.TableCellHeight.SM).sort_by([slowest_first])
 
 
 def _to_traces() -> dashboard.DashboardLink:

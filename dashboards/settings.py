@@ -24,6 +24,4 @@ class Settings:
 SETTINGS = Settings()
 WINDOW = "$__rate_interval"  # Grafana: at least four scrapes
 RANGE = "$__range"  # the whole time shown
-PROMETHEUS_VARIABLE = "prometheus"  # dashboards name their data sources by these variables
-TEMPO_VARIABLE = "tempo"
 TRACES_UID = "kvpath-traces"
