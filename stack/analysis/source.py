@@ -36,7 +36,7 @@ class UnreachableError(SourceError):
 
 
 class TraceSource:
-    """A trace store behind an HTTP URL; use as a context manager. Not thread-safe."""
+    """A trace store behind an HTTP URL; use as a context manager. Any thread may ask."""
 
     def __init__(self, url: str = DEFAULT_URL, timeout_s: float = 10.0) -> None:
         """Raises :class:`SourceError` when ``url`` is not an HTTP URL."""

@@ -30,13 +30,15 @@ def create_app(settings: ExporterSettings, clock: Callable[[], float] = time.tim
     metrics = ExporterMetrics()
     source = TraceSource(settings.tempo_url)
     state = State(settings.state)
-    loop = PollLoop(Follower(settings, source, state, metrics, clock), metrics, settings.poll_s)
+    follower = Follower(settings, source, state, metrics, clock)
+    loop = PollLoop(follower, metrics, settings.poll_s)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         loop.start()
         yield
         if await asyncio.to_thread(loop.stop):
+            follower.close()
             source.close()
             state.close()
         else:

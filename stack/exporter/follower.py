@@ -6,7 +6,7 @@ reached the store too late for the main search, and requests whose SERVER span n
 
 A trace counts when it lacks nothing, or ``grace_s`` after it was found with something still lacking. "Found" is at
 most one poll after its end, and counting from there needs no agreement between the router's clock and this one.
-Owned by the polling thread; times are Unix seconds of ``clock``.
+Owned by the polling thread, which has a few more to fetch traces; times are Unix seconds of ``clock``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from connector import names
@@ -30,6 +31,7 @@ FINISHED_QUERY = f'{{ resource.service.name = "{names.SERVICE_ROUTER}" && kind =
 MAIN, SWEEP, FLOOR = "main", "sweep", "floor"  # FLOOR: what ended before it was never to be counted
 
 MAX_READS = 500  # traces read in one poll
+READERS = 8  # at once: a fetch is mostly waiting for the trace store
 MAX_WAITING = 20_000  # from here on nothing new is searched for until some are counted
 SWEEP_EVERY_S = 60.0
 SLOWEST_RETRY_S = 30.0
@@ -62,6 +64,7 @@ class Follower:
         """Raises StateError."""
         self._settings, self._source, self._state, self._metrics, self._clock = settings, source, state, metrics, clock
         self._waiting: dict[str, Waiting] = {}
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="kvpath-exporter-reader")
         self._bounds = RecentBounds()
         self._problems: list[str] = []
         begin = clock() - settings.since_s
@@ -91,6 +94,10 @@ class Follower:
         self._count(done, now)
         self._compare(now)
         return self._problems
+
+    def close(self) -> None:
+        """Ends the readers; between polls."""
+        self._readers.shutdown(cancel_futures=True)
 
     @property
     def busy(self) -> bool:
@@ -127,26 +134,31 @@ class Follower:
 
     def _read(self, now: float) -> list[Judged]:
         """Reads what is due; returns what can be counted. Raises SourceError when nothing could be read."""
-        due = [(trace_id, waiting) for trace_id, waiting in self._waiting.items() if waiting.due_s <= now]
+        due = [(t, waiting) for t, waiting in self._waiting.items() if waiting.due_s <= now][:MAX_READS]
         failed: SourceError | None = None
         read = 0
-        for trace_id, waiting in due[:MAX_READS]:
-            try:
-                trace = self._source.fetch(trace_id)
-            except UnreachableError:
-                raise
-            except SourceError as error:
-                failed = error
-                self._problems.append(str(error))
+        for (_, waiting), found in zip(due, self._readers.map(self._fetch, [t for t, _ in due]), strict=True):
+            if isinstance(found, UnreachableError):
+                raise found
+            if isinstance(found, SourceError):
+                failed = found
+                self._problems.append(str(found))
             else:
                 read += 1
-                if trace is not None:
-                    self._judge(trace, waiting, now)
+                if found is not None:
+                    self._judge(found, waiting, now)
             waiting.due_s = self._next(waiting, now)
-        final = [waiting.last or unreadable(t) for t, waiting in due[:MAX_READS] if self._is_final(waiting, now)]
+        final = [waiting.last or unreadable(t) for t, waiting in due if self._is_final(waiting, now)]
         if failed is not None and not read and not final:
             raise failed
         return final
+
+    def _fetch(self, trace_id: str) -> Trace | SourceError | None:
+        """Runs on a reader's thread."""
+        try:
+            return self._source.fetch(trace_id)
+        except SourceError as error:
+            return error
 
     def _judge(self, trace: Trace, waiting: Waiting, now: float) -> None:
         if waiting.last is None:

@@ -52,6 +52,7 @@ class Exporter:
         self._open()
 
     def close(self) -> None:
+        self.follower.close()
         self.state.close()
         self.source.close()
 
