@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from connector import names
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:
@@ -25,7 +27,12 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage("route", "request in at the router", "the leg that P answers is sent", False),
-    Stage("prefill_queue", "request received by P", "first scheduled on P", True),
+    Stage("prefill_queue", "request received by P", "first scheduled on P; reuse: blocks allocated for its READ", True),
+    Stage("reuse_handshake", "P's connection to D started", "connection ready", True),
+    Stage("reuse_prepare", "P's READ of what D kept may start", "descriptor list handed to NIXL", True),
+    Stage("reuse_submit", "descriptor list handed to NIXL", "post call returned", True),
+    Stage("reuse_flight", "post call returned", "P's READ ended", True),
+    Stage("reuse_notify", "P's READ ended", "first scheduled on P", False),
     Stage("prefill", "first scheduled on P", "prefill finished on P", True),
     Stage("handoff", "prefill finished on P", "pull: blocks allocated on D; push: registration matched", False),
     Stage("handshake", "connection to the peer started", "connection ready", True),
@@ -37,4 +44,5 @@ STAGES: tuple[Stage, ...] = (
     Stage("deliver", "first token leaves D's engine", "first token leaves the router", False),
 )
 STAGE_NAMES: tuple[str, ...] = tuple(stage.name for stage in STAGES)
+REUSE_STAGES: tuple[str, ...] = tuple(name for name in STAGE_NAMES if name.startswith(names.REUSE_STAGE_PREFIX))
 UNEXPLAINED = "unexplained"

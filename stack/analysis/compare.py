@@ -32,6 +32,7 @@ from stack.analysis.critical_path import (
 )
 from stack.analysis.overlap import OVERLAP_KINDS
 from stack.analysis.request import RequestSpans
+from stack.analysis.reuse import PromptTokens, total_tokens
 from stack.analysis.trace import Trace
 
 MODE_ORDER = (names.MODE_PUSH, names.MODE_PULL, names.MODE_REUSE, names.MODE_PLAIN)
@@ -83,6 +84,8 @@ class ModeFigures:
     overlapped: Mapping[str, Distribution]
     overlapped_total: Distribution | None
     last_arrival: Mapping[str, int]
+    tokens: PromptTokens | None  # of all prompts together; None: no trace says
+    lookups: Mapping[str, int]  # mode reuse: what was found of the turn before
     reasons_incomplete: Mapping[str, int]
     reasons_excluded: Mapping[str, int]
     anomalies: Mapping[str, int]
@@ -177,6 +180,8 @@ def _figures(mode: str, members: Sequence[Analysed]) -> ModeFigures:
         overlapped=_by_key(OVERLAP_KINDS, paths, lambda p, kind: p.overlapped_ns.get(kind, 0)),
         overlapped_total=_distribution(p.overlapped_total_ns for p in paths),
         last_arrival=dict(Counter(p.last_arrival for p in paths if p.last_arrival)),
+        tokens=total_tokens(p.tokens for p in paths),
+        lookups=dict(Counter(p.lookup for p in paths if p.lookup)),
         reasons_incomplete=dict(Counter(str(d) for m in members for d in m.defects).most_common()),
         reasons_excluded=dict(Counter(m.excluded for m in members if m.excluded).most_common()),
         anomalies=dict(Counter(f"{a.stage} {a.detail}" for p in paths for a in p.anomalies).most_common()),

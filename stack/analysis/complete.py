@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from connector import names
 from stack.analysis.request import SPAN_LLM_REQUEST, RequestSpans, Transfer, request_spans
+from stack.analysis.reuse import lookup_outcome
 from stack.analysis.trace import Span, Trace
 
 PHASES = (names.SUFFIX_PREPARE, names.SUFFIX_SUBMIT, names.SUFFIX_FLIGHT)
@@ -19,22 +20,27 @@ _ROOT = "request"  # stands for the SERVER span, whose name holds the model
 
 # Where every kvpath span belongs: span name -> name of its parent.
 _PREFILL_SIDE = (names.SPAN_PREFILL_QUEUE, names.SPAN_PREFILL_COMPUTE, names.SPAN_BLOCKS_HELD)
+_EITHER_LEG = (names.SPAN_LEG_PREFILL, names.SPAN_LEG_DECODE)
 PARENTS = {
     names.SPAN_ROUTE: (_ROOT,),
+    names.SPAN_REUSE_LOOKUP: (_ROOT,),
     names.SPAN_LEG_PREFILL: (_ROOT,),
     names.SPAN_LEG_DECODE: (_ROOT,),
     **dict.fromkeys(_PREFILL_SIDE, (names.SPAN_LEG_PREFILL,)),
     names.SPAN_RENDEZVOUS: (names.SPAN_LEG_PREFILL,),
     names.SPAN_WRITE: (names.SPAN_LEG_PREFILL,),
-    names.SPAN_HANDSHAKE: (names.SPAN_LEG_PREFILL, names.SPAN_LEG_DECODE),
+    names.SPAN_HANDSHAKE: _EITHER_LEG,
     names.SPAN_REGISTER: (names.SPAN_LEG_DECODE,),
     names.SPAN_AWAIT: (names.SPAN_LEG_DECODE,),
-    names.SPAN_READ: (names.SPAN_LEG_DECODE, names.SPAN_LEG_PREFILL),  # P reads too, in mode reuse
+    names.SPAN_READ: (names.SPAN_LEG_DECODE,),
     names.SPAN_FIRST_STEP: (names.SPAN_LEG_DECODE,),
     **{names.SPAN_WRITE + phase: (names.SPAN_WRITE,) for phase in PHASES},
     **{names.SPAN_READ + phase: (names.SPAN_READ,) for phase in PHASES},
-    SPAN_LLM_REQUEST: (names.SPAN_LEG_PREFILL, names.SPAN_LEG_DECODE),
+    SPAN_LLM_REQUEST: _EITHER_LEG,
 }
+# In mode reuse P READs too, and D holds blocks too: each under its own leg.
+_OWN_LEG = {names.SERVICE_PREFILL: (names.SPAN_LEG_PREFILL,), names.SERVICE_DECODE: (names.SPAN_LEG_DECODE,)}
+_BY_EITHER = (names.SPAN_READ, names.SPAN_BLOCKS_HELD)
 
 _COMMON = (names.SPAN_LEG_PREFILL, names.SPAN_LEG_DECODE, *_PREFILL_SIDE, names.SPAN_FIRST_STEP)
 REQUIRED = {
@@ -99,13 +105,19 @@ def _tree(request: RequestSpans) -> Iterator[Defect]:
     for span in request.trace.spans:
         if span is root:
             continue
-        wanted = PARENTS.get(span.name)
+        wanted = _wanted_parents(span)
         parent = by_id.get(span.parent_span_id)
         if wanted is None:
             if span.parent_span_id and parent is None:
                 yield Defect("parent", f"{span.name}: its parent is not in the trace")
         elif (_ROOT if parent is root else parent.name if parent else None) not in wanted:
             yield Defect("parent", f"{span.name} is not under {' or '.join(wanted)}")
+
+
+def _wanted_parents(span: Span) -> tuple[str, ...] | None:
+    if span.name in _BY_EITHER and span.attributes.get(names.ATTR_MODE) == names.MODE_REUSE:
+        return _OWN_LEG.get(span.resource.service_name, _EITHER_LEG)
+    return PARENTS.get(span.name)
 
 
 def _attributes(request: RequestSpans) -> Iterator[Defect]:
@@ -147,7 +159,9 @@ def _spans(request: RequestSpans, engine_spans: bool) -> Iterator[Defect]:
     for name in _CACHED if request.nothing_transferred else REQUIRED.get(request.mode, ()):
         if name not in request.by_name:
             yield Defect("span", name)
-    for transfer in request.transfers:
+    if request.mode == names.MODE_REUSE:
+        yield from _reuse(request)
+    for transfer in (*request.transfers, *(t for t in request.reuse_transfers if not t.span.failed)):
         phases = (transfer.prepare, transfer.submit, transfer.flight)
         for suffix, phase in zip(PHASES, phases, strict=True):
             if phase is None:
@@ -157,6 +171,23 @@ def _spans(request: RequestSpans, engine_spans: bool) -> Iterator[Defect]:
             served = (s.parent_span_id for s in request.by_name.get(SPAN_LLM_REQUEST, ()))
             if leg is not None and leg.span_id not in served:
                 yield Defect("span", f"{SPAN_LLM_REQUEST} under {leg.name}")
+
+
+def _reuse(request: RequestSpans) -> Iterator[Defect]:
+    """P's part and D's have the same names here; D's ``kvpath.blocks.held`` ends long after the request."""
+    if request.blocks_held is None:
+        yield Defect("span", f"{names.SPAN_BLOCKS_HELD} of P")
+    if not request.transfers and not request.nothing_transferred:
+        yield Defect("span", f"{names.SPAN_READ} of D")
+    if (
+        request.lookup is not None
+        and request.lookup.attributes.get(names.ATTR_REUSE_OUTCOME) not in names.REUSE_OUTCOMES
+    ):
+        yield Defect("attribute", f"{names.SPAN_REUSE_LOOKUP}: {names.ATTR_REUSE_OUTCOME}")
+    if request.reuse_transfers and request.lookup is None:
+        yield Defect("span", names.SPAN_REUSE_LOOKUP)
+    if lookup_outcome(request) == names.REUSE_HIT and not request.reuse_transfers:
+        yield Defect("span", f"{names.SPAN_READ} of P")
 
 
 def _routes(request: RequestSpans) -> Iterator[Defect]:

@@ -18,8 +18,10 @@ from connector import names
 from connector.stages import STAGE_NAMES, UNEXPLAINED
 from stack.analysis.clock import Bounds, Clocks, align, domain_names, estimate, messages
 from stack.analysis.overlap import overlapped, overlapped_total
-from stack.analysis.path_plan import Plan, plan_path
+from stack.analysis.path_draft import Plan
+from stack.analysis.path_plan import plan_path
 from stack.analysis.request import RequestSpans, request_spans
+from stack.analysis.reuse import PromptTokens, lookup_outcome, prompt_tokens
 from stack.analysis.trace import Trace
 
 
@@ -71,6 +73,8 @@ class CriticalPath:
     overlapped_ns: Mapping[str, int] = field(default_factory=dict)
     overlapped_total_ns: int = 0
     last_arrival: str | None = None
+    tokens: PromptTokens | None = None
+    lookup: str | None = None  # mode reuse: what the router and P found of the turn before
     flight_uncertainty_ns: int = 0
     clock_uncertainty_ns: int | None = 0
     anomalies: tuple[Anomaly, ...] = ()
@@ -137,6 +141,8 @@ def path_of(request: RequestSpans, clocks: Clocks) -> CriticalPath:
         overlapped_ns=overlapped(request),
         overlapped_total_ns=overlapped_total(request),
         last_arrival=plan.last_arrival,
+        tokens=prompt_tokens(request),
+        lookup=lookup_outcome(request),
         flight_uncertainty_ns=plan.flight_uncertainty_ns,
         clock_uncertainty_ns=clocks.uncertainty_ns,
         anomalies=_anomalies(segments),

@@ -47,9 +47,11 @@ def _intervals(request: RequestSpans) -> dict[str, list[Interval]]:
     if request.compute is None or request.root is None:
         return {}
     first, last = request.root.start_ns, request.compute.end_ns
+    # In reuse P connects for its own READ, and waits for it: that is on the path.
+    beside = request.decode_handshakes + (() if request.reuse_transfers else request.prefill_handshakes)
     raw: dict[str, list[Interval]] = {
         OVERLAP_REGISTRATION: [(s.start_ns, s.end_ns) for s in request.registers],
-        OVERLAP_HANDSHAKE: [(s.start_ns, s.end_ns) for s in request.prefill_handshakes + request.decode_handshakes],
+        OVERLAP_HANDSHAKE: [(s.start_ns, s.end_ns) for s in beside],
         OVERLAP_DESCRIPTORS: [(t.prepare.start_ns, t.prepare.end_ns) for t in request.transfers if t.prepare],
         OVERLAP_DECODE_HOP: [],
     }

@@ -8,14 +8,15 @@ Pure; times are aligned. A plan is a list of pieces in path order; it neither su
 - A transfer may start when P has finished and its peer is known; from that instant on the time belongs to
   ``handshake`` while a connection is being made and to ``prepare`` otherwise.
 - A WRITE ended no later than D counted its completion, even when P saw it end later.
+- In reuse P may first READ what D kept of the turn before: the same phases, between P's queue and its prefill.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from connector import names
+from stack.analysis.path_draft import Draft, Plan
 from stack.analysis.request import SPAN_LLM_REQUEST, RequestSpans, Transfer
 from stack.analysis.trace import Span
 
@@ -25,64 +26,9 @@ LLM_TIME_IN_PREFILL = "gen_ai.latency.time_in_model_prefill"
 LLM_TIME_TO_FIRST_TOKEN = "gen_ai.latency.time_to_first_token"
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of the path that one stage covers, in nanoseconds on the router's clock."""
-
-    stage: str
-    start_ns: int
-    end_ns: int
-    span_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The pieces in path order, and what could not be found for it."""
-
-    pieces: tuple[Piece, ...]
-    missing: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    last_arrival: str | None = None
-    flight_uncertainty_ns: int = 0
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A plan while it is being made."""
-
-    pieces: list[Piece] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    last_arrival: str | None = None
-    flight_uncertainty_ns: int = 0
-
-    def add(self, stage: str, start_ns: int | None, end_ns: int | None, span: Span | None = None) -> None:
-        if start_ns is not None and end_ns is not None:
-            self.pieces.append(Piece(stage, start_ns, end_ns, span.span_id if span else ""))
-
-    def need(self, span: Span | None, name: str) -> Span | None:
-        if span is None:
-            self.missing.append(name)
-        return span
-
-    def whole(self, stage: str, span: Span | None, name: str) -> None:
-        if self.need(span, name) is not None:
-            assert span is not None
-            self.add(stage, span.start_ns, span.end_ns, span)
-
-    def done(self) -> Plan:
-        return Plan(
-            tuple(self.pieces),
-            tuple(self.missing),
-            tuple(self.notes),
-            self.last_arrival,
-            self.flight_uncertainty_ns,
-        )
-
-
 def plan_path(request: RequestSpans, start_ns: int, first_token_ns: int) -> Plan:
     """Plans the path of ``request`` from ``start_ns`` (request in) to ``first_token_ns`` (first token out)."""
-    draft = _Draft()
+    draft = Draft()
     if request.mode == names.MODE_PLAIN:
         _plan_plain(draft, request, start_ns, first_token_ns)
         return draft.done()
@@ -92,6 +38,7 @@ def plan_path(request: RequestSpans, start_ns: int, first_token_ns: int) -> Plan
     leg = draft.need(request.leg_prefill, names.SPAN_LEG_PREFILL)
     draft.add("route", start_ns, leg.start_ns if leg else None)
     draft.whole("prefill_queue", request.queue, names.SPAN_PREFILL_QUEUE)
+    _plan_reuse(draft, request)
     draft.whole("prefill", request.compute, names.SPAN_PREFILL_COMPUTE)
     if request.nothing_transferred:
         _plan_first_step(draft, request, None, first_token_ns)
@@ -113,7 +60,27 @@ def plan_path(request: RequestSpans, start_ns: int, first_token_ns: int) -> Plan
     return draft.done()
 
 
-def _push_handoff(draft: _Draft, request: RequestSpans, transfer: Transfer | None) -> int | None:
+def _plan_reuse(draft: Draft, request: RequestSpans) -> None:
+    """P's READ of what D kept: nothing when there was none. One that failed cost time, and P then computed it all."""
+    if not request.reuse_transfers:
+        return
+    prefix = names.REUSE_STAGE_PREFIX
+    transfer = max(request.reuse_transfers, key=_transfer_end)
+    if not request.reuse_failed:
+        _plan_preparation(draft, transfer, request.prefill_handshakes, transfer.span.start_ns, prefix=prefix)
+        ended = _plan_transfer(draft, request, transfer, prefix=prefix)
+    else:
+        phases = {"prepare": transfer.prepare, "submit": transfer.submit, "flight": transfer.flight}
+        connecting = [("handshake", span) for span in request.prefill_handshakes]
+        for stage, span in (*connecting, *phases.items()):
+            if span is not None:
+                draft.add(prefix + stage, span.start_ns, span.end_ns, span)
+        ended = _transfer_end(transfer)
+        draft.notes.append("P's READ of what D kept failed: P computed the prompt itself")
+    draft.add(prefix + "notify", ended, request.compute.start_ns if request.compute else None)
+
+
+def _push_handoff(draft: Draft, request: RequestSpans, transfer: Transfer | None) -> int | None:
     """Adds ``handoff`` when the registration came last; returns when the WRITE could start."""
     finished = request.compute.end_ns if request.compute else None
     met = draft.need(_same_rank(request.rendezvous, transfer), names.SPAN_RENDEZVOUS)
@@ -132,7 +99,7 @@ def _push_handoff(draft: _Draft, request: RequestSpans, transfer: Transfer | Non
     return met.end_ns
 
 
-def _pull_handoff(draft: _Draft, request: RequestSpans, transfer: Transfer | None) -> int | None:
+def _pull_handoff(draft: Draft, request: RequestSpans, transfer: Transfer | None) -> int | None:
     """Adds ``handoff``; returns when the READ could start: D has allocated blocks for it."""
     if transfer is None:
         return None
@@ -176,7 +143,9 @@ def _last_completion(request: RequestSpans) -> tuple[object, int] | None:
     return rank, time_ns
 
 
-def _plan_preparation(draft: _Draft, transfer: Transfer, handshakes: Sequence[Span], ready_ns: int | None) -> None:
+def _plan_preparation(
+    draft: Draft, transfer: Transfer, handshakes: Sequence[Span], ready_ns: int | None, *, prefix: str = ""
+) -> None:
     """Splits the time from "may start" to "descriptors handed to NIXL" into ``handshake`` and ``prepare``."""
     prepare = draft.need(transfer.prepare, transfer.span.name + names.SUFFIX_PREPARE)
     if prepare is None:
@@ -188,37 +157,37 @@ def _plan_preparation(draft: _Draft, transfer: Transfer, handshakes: Sequence[Sp
         start, stop = max(span.start_ns, reached), min(span.end_ns, end)
         if start < stop:
             if start > reached:
-                draft.add("prepare", reached, start, prepare)
-            draft.add("handshake", start, stop, span)
+                draft.add(f"{prefix}prepare", reached, start, prepare)
+            draft.add(f"{prefix}handshake", start, stop, span)
             reached = stop
-    draft.add("prepare", reached, end, prepare)
+    draft.add(f"{prefix}prepare", reached, end, prepare)
 
 
-def _plan_transfer(draft: _Draft, request: RequestSpans, transfer: Transfer) -> int | None:
+def _plan_transfer(draft: Draft, request: RequestSpans, transfer: Transfer, *, prefix: str = "") -> int | None:
     """Adds ``submit`` and ``flight``; returns when the transfer ended, as well as it is known."""
     submit = draft.need(transfer.submit, transfer.span.name + names.SUFFIX_SUBMIT)
     flight = draft.need(transfer.flight, transfer.span.name + names.SUFFIX_FLIGHT)
     if flight is None:
         if submit is not None:
-            draft.add("submit", submit.start_ns, submit.end_ns, submit)
+            draft.add(f"{prefix}submit", submit.start_ns, submit.end_ns, submit)
         return None
     last = _last_completion(request)
     ended = flight.end_ns if last is None else min(flight.end_ns, last[1])
     gap = flight.attributes.get(names.ATTR_POLL_GAP)
     if ended == flight.end_ns and isinstance(gap, int):
-        draft.flight_uncertainty_ns = min(gap, max(flight.duration_ns, 0))
+        draft.flight_uncertainty_ns += min(gap, max(flight.duration_ns, 0))
     if submit is not None and submit.start_ns <= ended < submit.end_ns:
         # A small WRITE can be over, and counted by D, before the call that posted it returns on P.
         draft.notes.append(f"transfer ended {submit.end_ns - ended} ns before the post call returned")
-        draft.add("submit", submit.start_ns, ended, submit)
+        draft.add(f"{prefix}submit", submit.start_ns, ended, submit)
         return ended
     if submit is not None:
-        draft.add("submit", submit.start_ns, submit.end_ns, submit)
-    draft.add("flight", flight.start_ns, ended, flight)
+        draft.add(f"{prefix}submit", submit.start_ns, submit.end_ns, submit)
+    draft.add(f"{prefix}flight", flight.start_ns, ended, flight)
     return ended
 
 
-def _plan_first_step(draft: _Draft, request: RequestSpans, ended_ns: int | None, first_token_ns: int) -> None:
+def _plan_first_step(draft: Draft, request: RequestSpans, ended_ns: int | None, first_token_ns: int) -> None:
     step = draft.need(request.first_step, names.SPAN_FIRST_STEP)
     if step is not None:
         draft.add("notify", ended_ns, step.start_ns)
@@ -226,14 +195,14 @@ def _plan_first_step(draft: _Draft, request: RequestSpans, ended_ns: int | None,
         draft.add("deliver", step.end_ns, first_token_ns)
 
 
-def _plan_cached(draft: _Draft, request: RequestSpans, start_ns: int, first_token_ns: int) -> None:
+def _plan_cached(draft: Draft, request: RequestSpans, start_ns: int, first_token_ns: int) -> None:
     """Push without anything to transfer: D had the prompt cached and did not wait for P at all."""
     leg = draft.need(request.leg_decode, names.SPAN_LEG_DECODE)
     draft.add("route", start_ns, leg.start_ns if leg else None)
     _plan_first_step(draft, request, None, first_token_ns)
 
 
-def _plan_plain(draft: _Draft, request: RequestSpans, start_ns: int, first_token_ns: int) -> None:
+def _plan_plain(draft: Draft, request: RequestSpans, start_ns: int, first_token_ns: int) -> None:
     """D computed the prompt alone: ``route`` up to the leg that was answered, then D's own queue and prefill.
 
     They come from kvpath's spans where D's connector made them, else from vLLM's ``llm_request``, which carries

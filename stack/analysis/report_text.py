@@ -1,10 +1,12 @@
-"""The comparison as a terminal table: two modes side by side, then what was hidden, left out or doubtful."""
+"""The comparison as a terminal table: modes side by side, then what was hidden, left out or doubtful."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from connector import names
+from connector.stages import REUSE_STAGES
 from stack.analysis.compare import MODE_ORDER, PERCENTILES, SAMPLES_BEYOND, Comparison, Distribution, ModeFigures
 from stack.analysis.terminal import Terminal, milliseconds, percent
 
@@ -16,13 +18,13 @@ _SHOWN_REASONS = 6
 
 
 def report_text(comparison: Comparison, terminal: Terminal) -> str:
-    """Returns the whole report; two modes a table, so that it fits 80 columns."""
+    """Returns the whole report; as many modes a table as fit, at least two."""
     if not comparison.traces:
         return "No traces: nothing to compare. Send requests through the router first."
     lines = []
     counted = [m for m in comparison.modes.values() if m.counted]
-    for pair in (counted[i : i + 2] for i in range(0, len(counted), 2)):
-        lines += [*_table(pair, terminal), ""]
+    for beside in _tables(counted, max(2, (terminal.width - _NAME) // _BLOCK)):
+        lines += [*_table(beside, terminal), ""]
     if not counted:
         lines += ["No request has a complete critical path; the reasons are below.", ""]
     for mode in comparison.modes.values():
@@ -31,12 +33,27 @@ def report_text(comparison: Comparison, terminal: Terminal) -> str:
     return "\n".join(line.rstrip() for line in lines).rstrip()
 
 
+def _tables(modes: Sequence[ModeFigures], a_row: int) -> list[list[ModeFigures]]:
+    """Reuse is pull with a READ before it: where it would begin a table, pull stands beside it again."""
+    by_mode = {m.mode: m for m in modes}
+    tables: list[list[ModeFigures]] = []
+    for mode in modes:
+        if not tables or len(tables[-1]) == a_row:
+            again = mode.mode == names.MODE_REUSE and names.MODE_PULL in by_mode
+            tables.append([by_mode[names.MODE_PULL]] if again else [])
+        tables[-1].append(mode)
+    return tables
+
+
 def _table(modes: Sequence[ModeFigures], terminal: Terminal) -> Iterator[str]:
     yield terminal.styled("Time to first token by stage, in ms", "bold")
     titles = (f"{m.mode} ({m.counted} request{'s' * (m.counted != 1)})".rjust(_BLOCK) for m in modes)
     yield " " * _NAME + terminal.styled("".join(titles), "bold")
     yield "stage".ljust(_NAME) + "".join(_header(m) for m in modes)
+    reuse = any(m.mode == names.MODE_REUSE for m in modes)
     for stage in modes[0].stages:
+        if stage in REUSE_STAGES and not reuse:
+            continue
         cells = "".join(_cells(m.stages[stage].time, percent(m.stages[stage].share)) for m in modes)
         idle = all(m.stages[stage].time.high == m.stages[stage].time.low == 0 for m in modes)
         line = stage.ljust(_NAME) + cells
@@ -67,6 +84,7 @@ def _notes(mode: ModeFigures, terminal: Terminal) -> Iterator[str]:
     yield from _wrapped(terminal.safe(title), terminal, indent="")
     if mode.last_arrival:
         yield from _wrapped("last to arrive at the rendezvous: " + _counts(mode.last_arrival), terminal)
+    yield from _tokens(mode, terminal)
     for title, reasons in (
         ("left out", mode.reasons_excluded),
         ("incomplete", mode.reasons_incomplete),
@@ -78,6 +96,16 @@ def _notes(mode: ModeFigures, terminal: Terminal) -> Iterator[str]:
     elif mode.clock_uncertainty_ns:
         text = f"clocks of different hosts: uncertain by up to {milliseconds(mode.clock_uncertainty_ns)} ms"
         yield from _wrapped(text, terminal)
+
+
+def _tokens(mode: ModeFigures, terminal: Terminal) -> Iterator[str]:
+    if mode.lookups:
+        yield from _wrapped("what was kept of the turn before: " + _counts(mode.lookups), terminal)
+    tokens = mode.tokens
+    if tokens is not None and (mode.lookups or tokens.reused or tokens.cached):
+        text = f"prompt tokens: {tokens.reused:,} reused from D, {tokens.computed:,} computed by P"
+        cached = f", {tokens.cached:,} in P's own prefix cache" if tokens.cached else ""
+        yield from _wrapped(text + cached, terminal)
 
 
 def _reasons(title: str, reasons: Mapping[str, int], terminal: Terminal) -> Iterator[str]:

@@ -47,10 +47,12 @@ class RequestSpans:
     rendezvous: tuple[Span, ...]
     prefill_handshakes: tuple[Span, ...]
     decode_handshakes: tuple[Span, ...]
-    transfers: tuple[Transfer, ...]
+    transfers: tuple[Transfer, ...]  # P → D
+    reuse_transfers: tuple[Transfer, ...]  # P's READs of what D kept of the turn before
     awaits: tuple[Span, ...]
     first_step: Span | None
-    blocks_held: Span | None
+    blocks_held: Span | None  # by P
+    lookup: Span | None  # of what D kept of the turn before
 
     @property
     def first_token_ns(self) -> int | None:
@@ -66,6 +68,10 @@ class RequestSpans:
         """D found the whole prompt in its own prefix cache, so that there was nothing to transfer."""
         step = self.first_step
         return not self.transfers and step is not None and step.attributes.get(names.ATTR_EXTERNAL_TOKENS) == 0
+
+    @property
+    def reuse_failed(self) -> bool:
+        return any(transfer.span.failed for transfer in self.reuse_transfers)
 
 
 def request_spans(trace: Trace) -> RequestSpans:
@@ -83,7 +89,13 @@ def request_spans(trace: Trace) -> RequestSpans:
         return _under(leg, by_name.get(name, ()), strict=plain)
 
     transfer_name = names.SPAN_WRITE if mode == names.MODE_PUSH else names.SPAN_READ
-    transfer_leg = prefill if mode == names.MODE_PUSH else decode
+    transfers: Sequence[Span] = under(prefill if mode == names.MODE_PUSH else decode, transfer_name)
+    reads_back: Sequence[Span] = ()
+    held: Sequence[Span] = under(prefill, names.SPAN_BLOCKS_HELD)
+    if mode == names.MODE_REUSE:  # both engines READ, and both hold blocks
+        transfers = _by_side(by_name.get(names.SPAN_READ, ()), decode, names.SERVICE_DECODE)
+        reads_back = _by_side(by_name.get(names.SPAN_READ, ()), prefill, names.SERVICE_PREFILL)
+        held = _by_side(held, prefill, names.SERVICE_PREFILL)
     handshakes = by_name.get(names.SPAN_HANDSHAKE, ())
     return RequestSpans(
         trace=trace,
@@ -99,10 +111,12 @@ def request_spans(trace: Trace) -> RequestSpans:
         rendezvous=tuple(under(prefill, names.SPAN_RENDEZVOUS)),
         prefill_handshakes=_by_side(handshakes, prefill, names.SERVICE_PREFILL),
         decode_handshakes=_by_side(handshakes, decode, names.SERVICE_DECODE),
-        transfers=_transfers(by_name, transfer_name, under(transfer_leg, transfer_name)),
+        transfers=_transfers(by_name, transfer_name, transfers),
+        reuse_transfers=_transfers(by_name, transfer_name, reads_back),
         awaits=tuple(under(decode, names.SPAN_AWAIT)),
         first_step=_last(under(decode, names.SPAN_FIRST_STEP)),
-        blocks_held=_last(under(prefill, names.SPAN_BLOCKS_HELD)),
+        blocks_held=_last(held),
+        lookup=_last(by_name.get(names.SPAN_REUSE_LOOKUP, ())),
     )
 
 
@@ -128,7 +142,7 @@ def _under(leg: Span | None, spans: Sequence[Span], strict: bool) -> list[Span]:
 
 
 def _by_side(spans: Sequence[Span], leg: Span | None, service: str) -> tuple[Span, ...]:
-    """A handshake belongs to the engine that made it; its leg decides when the resource does not say."""
+    """What both engines may do belongs to the one that did it; its leg decides when the resource does not say."""
     services = (names.SERVICE_PREFILL, names.SERVICE_DECODE)
     leg_id = leg.span_id if leg is not None else ""
     return tuple(

@@ -6,168 +6,15 @@ analysis should find is known beforehand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-
 from connector import names
 from stack.analysis.request import SPAN_LLM_REQUEST
-from stack.analysis.trace import (
-    KIND_CLIENT,
-    KIND_INTERNAL,
-    KIND_SERVER,
-    Attributes,
-    AttributeValue,
-    Event,
-    Link,
-    Resource,
-    Scope,
-    Span,
-    Trace,
-)
+from stack.analysis.synthetic_builder import DECODE, EPOCH_NS, MS, PREFILL, ROUTER, US, USUAL, Builder, Figures
+from stack.analysis.trace import KIND_CLIENT, KIND_SERVER, Attributes, AttributeValue, Event, Trace
 
-US, MS = 1_000, 1_000_000
-EPOCH_NS = 1_790_000_000_000_000_000
-ROUTER, PREFILL, DECODE = names.SERVICE_ROUTER, names.SERVICE_PREFILL, names.SERVICE_DECODE
+__all__ = ["EPOCH_NS", "MS", "US", "Builder", "Figures", "plain_trace", "pull_trace", "push_trace", "reuse_trace"]
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Durations of one request in nanoseconds; the defaults are those of a small model on a CPU."""
-
-    route: int = 900 * US
-    prefill_hop: int = 4 * MS  # prefill leg sent → received by P
-    prefill_queue: int = 1 * MS
-    prefill: int = 800 * MS
-    decode_hop: int = 5 * MS  # decode leg sent → blocks allocated on D
-    register: int = 2 * MS
-    registration_hop: int = 300 * US  # registration sent → received by P's worker
-    worker_hop: int = 200 * US  # prefill finished → known to P's worker
-    response_hop: int = 3 * MS  # prefill finished → the router has P's response
-    late_route: int = 400 * US  # pull: P's response → decode leg sent
-    handshake: int = 0  # 0: none
-    handshake_lead: int = 0  # so much of the handshake ran before the transfer could start
-    prepare: int = 600 * US
-    submit: int = 150 * US
-    flight: int = 9 * MS
-    stagger: int = 1 * MS  # each further rank's transfer takes so much longer
-    poll_gap: int = 0  # the transfer really ended so much before it was seen to end
-    completion_hop: int = 50 * US  # transfer ended → completion counted on D's worker
-    notify: int = 1 * MS  # completion counted (push) or flight ended (pull) → D's scheduler knows
-    first_step: int = 60 * MS
-    deliver: int = 2 * MS
-    tail: int = 1500 * MS  # the rest of the answer
-
-
-@dataclass(slots=True)
-class Builder:
-    """Collects the spans of one trace; times are nanoseconds after the request came in."""
-
-    mode: str
-    number: int = 1
-    ranks: int = 1
-    boot_ids: Mapping[str, str] = field(default_factory=dict)  # service → boot id; absent: all share one
-    clocks: Mapping[str, int] = field(default_factory=dict)  # service → what its clock shows too much
-    spans: list[Span] = field(default_factory=list)
-    _resources: dict[str, Resource] = field(default_factory=dict)
-
-    @property
-    def trace_id(self) -> str:
-        return f"{self.number:032x}"
-
-    @property
-    def request_id(self) -> str:
-        return f"req-{self.number}"
-
-    def trace(self) -> Trace:
-        return Trace(self.trace_id, tuple(self.spans))
-
-    def resource(self, service: str) -> Resource:
-        if service not in self._resources:
-            process = {ROUTER: 11, PREFILL: 21, DECODE: 31}[service]
-            self._resources[service] = Resource(
-                {
-                    "service.name": service,
-                    "service.instance.id": f"{service}-0",
-                    "host.name": f"host-{self.boot_ids.get(service, 'a')}",
-                    "process.pid": process,
-                    names.ATTR_BOOT_ID: self.boot_ids.get(service, "boot-a"),
-                }
-            )
-        return self._resources[service]
-
-    def add(
-        self,
-        service: str,
-        name: str,
-        start: int,
-        end: int,
-        parent: str = "",
-        *,
-        kind: int = KIND_INTERNAL,
-        attributes: Attributes | None = None,
-        events: tuple[Event, ...] = (),
-        links: tuple[str, ...] = (),
-    ) -> str:
-        """Adds a span and returns its id; event times are relative as well."""
-        shift = EPOCH_NS + self.clocks.get(service, 0)
-        span_id = f"{self.number % 2**32:08x}{len(self.spans) + 1:08x}"
-        own: dict[str, AttributeValue] = {names.ATTR_MODE: self.mode, names.ATTR_REQUEST_ID: self.request_id}
-        if service != ROUTER:
-            own[names.ATTR_ENGINE_ID] = f"{service}-0"
-        span = Span(
-            trace_id=self.trace_id,
-            span_id=span_id,
-            parent_span_id=parent,
-            name=name,
-            start_ns=shift + start,
-            end_ns=shift + end,
-            kind=kind,
-            attributes=own | dict(attributes or {}),
-            events=tuple(Event(e.name, shift + e.time_ns, e.attributes) for e in events),
-            links=tuple(Link(self.trace_id, target) for target in links),
-            resource=self.resource(service),
-            scope=Scope("kvpath"),
-        )
-        self.spans.append(span)
-        return span_id
-
-    def root(self, end: int, first_token: int) -> str:
-        event = Event(names.EVENT_FIRST_TOKEN, first_token)
-        attributes = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "smollm2"}
-        return self.add(ROUTER, "chat smollm2", 0, end, kind=KIND_SERVER, events=(event,), attributes=attributes)
-
-    def route(self, start: int, end: int, parent: str, phase: str) -> None:
-        chosen = {"prefill": ("P",), "decode": ("D",), "both": ("P", "D")}[phase]
-        attributes: Attributes = {names.ATTR_PHASE: phase, names.ATTR_POLICY: "least_outstanding"}
-        self.add(ROUTER, names.SPAN_ROUTE, start, end, parent, attributes={**attributes, names.ATTR_CHOSEN: chosen})
-
-    def phases(self, service: str, name: str, parent: str, at: tuple[int, int, int, int, int], gap: int) -> None:
-        """The three phases of a transfer: ``at`` are prepare start, end, submit end, flight end, rank."""
-        start, prepared, posted, ended, rank = at
-        attributes = {names.ATTR_RANK: rank}
-        self.add(service, name + names.SUFFIX_PREPARE, start, prepared, parent, attributes=attributes)
-        self.add(service, name + names.SUFFIX_SUBMIT, prepared, posted, parent, attributes=attributes)
-        flight = {**attributes, names.ATTR_POLL_GAP: gap}
-        self.add(service, name + names.SUFFIX_FLIGHT, posted, ended, parent, attributes=flight)
-
-    def prefill(self, f: Figures, leg: str, sent: int) -> tuple[int, str]:
-        """P's queue and prefill; returns when P finished, and the compute span."""
-        received = sent + f.prefill_hop
-        scheduled = received + f.prefill_queue
-        finished = scheduled + f.prefill
-        self.add(
-            PREFILL, names.SPAN_PREFILL_QUEUE, received, scheduled, leg, attributes={names.ATTR_PROMPT_TOKENS: 128}
-        )
-        compute = self.add(PREFILL, names.SPAN_PREFILL_COMPUTE, scheduled, finished, leg)
-        self.add(PREFILL, SPAN_LLM_REQUEST, received, finished + f.worker_hop, leg, kind=KIND_SERVER)
-        return finished, compute
-
-    def held(self, finished: int, freed: int, leg: str) -> None:
-        reason = {names.ATTR_RELEASE_REASON: names.RELEASE_DONE}
-        self.add(PREFILL, names.SPAN_BLOCKS_HELD, finished, freed, leg, attributes=reason)
-
-
-def push_trace(f: Figures = Figures(), **options: object) -> Trace:
+def push_trace(f: Figures = USUAL, **options: object) -> Trace:
     """Builds a push request; ``options`` are :class:`Builder`'s fields (``number``, ``ranks``, ``clocks``, …)."""
     b = Builder(names.MODE_PUSH, **options)  # type: ignore[arg-type]
     finished_at = f.route + f.prefill_hop + f.prefill_queue + f.prefill
@@ -223,10 +70,19 @@ def _completion(rank: int, expected: int, time_ns: int) -> Event:
     return Event(names.EVENT_COMPLETION, time_ns, {names.ATTR_PRODUCER_RANK: rank, **counts})
 
 
-def pull_trace(f: Figures = Figures(), **options: object) -> Trace:
+def pull_trace(f: Figures = USUAL, **options: object) -> Trace:
     """Builds a pull request."""
-    b = Builder(names.MODE_PULL, **options)  # type: ignore[arg-type]
-    finished_at = f.route + f.prefill_hop + f.prefill_queue + f.prefill
+    return _pulled(Builder(names.MODE_PULL, **options), f, None)  # type: ignore[arg-type]
+
+
+def reuse_trace(f: Figures = USUAL, outcome: str = names.REUSE_HIT, **options: object) -> Trace:
+    """Builds a request of mode reuse; ``outcome`` is what was found of the turn before."""
+    return _pulled(Builder(names.MODE_REUSE, **options), f, outcome)  # type: ignore[arg-type]
+
+
+def _pulled(b: Builder, f: Figures, outcome: str | None) -> Trace:
+    read = _back_ns(f, b.ranks) if outcome == names.REUSE_HIT else 0
+    finished_at = f.route + f.prefill_hop + f.prefill_queue + read + f.prefill
     answered = finished_at + f.response_hop
     sent = answered + f.late_route
     allocated = sent + f.decode_hop
@@ -240,26 +96,72 @@ def pull_trace(f: Figures = Figures(), **options: object) -> Trace:
     leg_p = b.add(ROUTER, names.SPAN_LEG_PREFILL, f.route, answered, root, kind=KIND_CLIENT)
     b.route(answered, answered + f.late_route // 2, root, "decode")
     leg_d = b.add(ROUTER, names.SPAN_LEG_DECODE, sent, first_token + f.tail, root, kind=KIND_CLIENT)
-    _, compute = b.prefill(f, leg_p, f.route)
+    _, compute = b.prefill(f, leg_p, f.route, read, _found(b, f, root, outcome))
+    if read:
+        _read_back(b, f, leg_p)
     for rank in range(b.ranks):
         own = {names.ATTR_RANK: rank}
         if f.handshake:
             began = allocated - f.handshake_lead
             b.add(DECODE, names.SPAN_HANDSHAKE, began, began + f.handshake, leg_d, attributes=own)
-        moved: dict[str, AttributeValue] = {
-            **own,
-            names.ATTR_OPERATION: names.OPERATION_READ,
-            names.ATTR_BYTES: 9_437_184,
-        }
-        read = b.add(DECODE, names.SPAN_READ, allocated, ends[rank], leg_d, attributes=moved, links=(compute,))
-        b.phases(DECODE, names.SPAN_READ, read, (start, start + f.prepare, posted, ends[rank], rank), f.poll_gap)
+        moved = {**own, **_READ}
+        reading = b.add(DECODE, names.SPAN_READ, allocated, ends[rank], leg_d, attributes=moved, links=(compute,))
+        b.phases(DECODE, names.SPAN_READ, reading, (start, start + f.prepare, posted, ends[rank], rank), f.poll_gap)
     b.add(DECODE, names.SPAN_FIRST_STEP, step, step + f.first_step, leg_d)
     b.add(DECODE, SPAN_LLM_REQUEST, allocated - f.decode_hop // 4, first_token + f.tail - 1, leg_d, kind=KIND_SERVER)
     b.held(finished_at, ends[-1] + f.completion_hop, leg_p)
+    if outcome is not None:
+        done: Attributes = {names.ATTR_RELEASE_REASON: names.RELEASE_DONE}
+        ended = first_token + f.tail - 1
+        b.add(DECODE, names.SPAN_BLOCKS_HELD, ended, ended + f.kept, leg_d, attributes=done)
     return b.trace()
 
 
-def plain_trace(f: Figures = Figures(), **options: object) -> Trace:
+_READ: Attributes = {names.ATTR_OPERATION: names.OPERATION_READ, names.ATTR_BYTES: 9_437_184}
+
+
+def _back_ns(f: Figures, ranks: int) -> int:
+    """From P's blocks allocated to first scheduled."""
+    stages = f.reuse_handshake + f.reuse_prepare + f.reuse_submit + f.reuse_flight + f.reuse_notify
+    return stages + (ranks - 1) * f.stagger
+
+
+def _found(b: Builder, f: Figures, root: str, outcome: str | None) -> Attributes | None:
+    """The router's look at what was kept; returns what P says of it."""
+    if outcome is None:
+        return None
+    known = outcome != names.REUSE_MISS
+    offered = f.reused_tokens if known else 0
+    looked: dict[str, AttributeValue] = {names.ATTR_REUSE_OUTCOME: outcome, names.ATTR_REUSE_TOKENS: offered}
+    if known:
+        looked[names.ATTR_REUSE_AGE] = 12.5
+    b.add(ROUTER, names.SPAN_REUSE_LOOKUP, f.route // 8, f.route // 4, root, attributes=looked)
+    if outcome not in (names.REUSE_HIT, names.REUSE_EDITED):
+        return None
+    matched = offered if outcome == names.REUSE_HIT else 0
+    return {
+        names.ATTR_REUSE_OUTCOME: outcome,
+        names.ATTR_REUSE_TOKENS: offered,
+        names.ATTR_REUSE_MATCHED_TOKENS: matched,
+    }
+
+
+def _read_back(b: Builder, f: Figures, leg: str) -> None:
+    """P's READ of what D kept, on every rank."""
+    allocated = f.route + f.prefill_hop + f.prefill_queue
+    start = allocated + f.reuse_handshake
+    prepared = start + f.reuse_prepare
+    posted = prepared + f.reuse_submit
+    for rank in range(b.ranks):
+        own: Attributes = {names.ATTR_RANK: rank}
+        if f.reuse_handshake:
+            b.add(PREFILL, names.SPAN_HANDSHAKE, allocated, start, leg, attributes=own)
+        end = posted + f.reuse_flight + rank * f.stagger
+        read = b.add(PREFILL, names.SPAN_READ, allocated, end, leg, attributes={**own, **_READ})
+        b.phases(PREFILL, names.SPAN_READ, read, (start, prepared, posted, end, rank), f.poll_gap)
+
+
+def plain_trace(f: Figures = USUAL, **options: object) -> Trace:
     """Builds a request that D computed alone; only vLLM's span tells about its prefill."""
     b = Builder(names.MODE_PLAIN, **options)  # type: ignore[arg-type]
     received = f.route + f.decode_hop

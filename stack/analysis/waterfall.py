@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from connector import names
-from connector.stages import UNEXPLAINED
+from connector.stages import REUSE_STAGES, UNEXPLAINED
 from stack.analysis.clock import Clocks
 from stack.analysis.complete import defects_of
 from stack.analysis.critical_path import CriticalPath, NoCriticalPath, path_of
@@ -139,6 +139,8 @@ def _links(trace: Trace, terminal: Terminal) -> Iterator[str]:
 def _stages(path: CriticalPath, terminal: Terminal) -> Iterator[str]:
     yield terminal.styled("stage".ljust(18) + "ms".rjust(12) + "share".rjust(9), "bold")
     for stage, ns in [*path.stages.items(), (UNEXPLAINED, path.unexplained_ns)]:
+        if stage in REUSE_STAGES and path.mode != names.MODE_REUSE:
+            continue
         line = stage.ljust(18) + f"{ns / 1e6:.3f}".rjust(12) + percent(ns / (path.ttft_ns or 1)).rjust(9)
         yield terminal.styled(line, "dim") if ns == 0 else line
     total = sum(path.stages.values()) + path.unexplained_ns
@@ -159,6 +161,7 @@ def _remarks(request: RequestSpans, path: CriticalPath | None, reason: str, term
     if path is not None:
         if path.last_arrival:
             remarks.append(f"last to arrive at the rendezvous: {path.last_arrival}")
+        remarks += reuse_remarks(path)
         if path.flight_uncertainty_ns:
             remarks.append(f"up to {milliseconds(path.flight_uncertainty_ns)} ms of flight may be notify (polling)")
         if path.clock_uncertainty_ns is None:
@@ -171,6 +174,18 @@ def _remarks(request: RequestSpans, path: CriticalPath | None, reason: str, term
     remarks += [f"incomplete: {defect}" for defect in defects_of(request)]
     for remark in remarks:
         yield from textwrap.wrap(terminal.safe(remark), terminal.width, subsequent_indent="  ")
+
+
+def reuse_remarks(path: CriticalPath) -> Iterator[str]:
+    """What was found of the turn before, and how much P had to compute."""
+    if path.lookup:
+        yield f"what was kept of the turn before: {path.lookup}"
+    tokens = path.tokens
+    if tokens is not None and (path.lookup or tokens.reused or tokens.cached):
+        yield (
+            f"of {tokens.prompt} prompt tokens {tokens.reused} were reused from D, {tokens.cached} were in P's own "
+            f"prefix cache, {tokens.computed} computed"
+        )
 
 
 def unexplained_gaps(path: CriticalPath) -> Iterator[str]:

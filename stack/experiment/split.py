@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from connector.stages import STAGE_NAMES, UNEXPLAINED
+from connector.stages import REUSE_STAGES, STAGE_NAMES, UNEXPLAINED
 from stack.experiment.statistics import Compared, Estimate, Resampler
 
 OUTSIDE = "outside"  # client's TTFT less the router's
@@ -31,9 +31,16 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "transfer": ("flight",),
     "submission": ("prepare", "submit"),
     "queueing": ("prefill_queue",),
-    "rest": ("prefill", "first_step", "deliver", UNEXPLAINED, OUTSIDE),
+    "rest": ("prefill", "first_step", "deliver", *REUSE_STAGES, UNEXPLAINED, OUTSIDE),
 }
-assert sorted(s for stages in PARTS.values() for s in stages) == sorted((*STAGE_NAMES, UNEXPLAINED, OUTSIDE))
+PREFILL, TAKING_BACK = "prefill", "taking_back"
+REUSE_PARTS: Mapping[str, tuple[str, ...]] = {
+    PREFILL: ("prefill",),
+    TAKING_BACK: REUSE_STAGES,
+    **{name: tuple(s for s in stages if s not in ("prefill", *REUSE_STAGES)) for name, stages in PARTS.items()},
+}
+for _parts in (PARTS, REUSE_PARTS):
+    assert sorted(s for stages in _parts.values() for s in stages) == sorted((*STAGE_NAMES, UNEXPLAINED, OUTSIDE))
 
 Request = Mapping[str, int]  # nanoseconds of every stage, unexplained and outside: adds up to the client's TTFT
 ArmBlocks = Sequence[Sequence[Request]]  # by pair of blocks
@@ -63,23 +70,28 @@ class Split:
     difference_ns: int
     parts: tuple[Part, ...]
 
+    def part(self, name: str) -> Part | None:
+        return next((part for part in self.parts if part.name == name), None)
+
     @property
     def largest(self) -> Part:
         return max(self.parts, key=lambda part: abs(part.difference_ns))
 
 
-def split_difference(first: ArmBlocks, second: ArmBlocks, resampler: Resampler) -> Split | None:
+def split_difference(
+    first: ArmBlocks, second: ArmBlocks, resampler: Resampler, causes: Mapping[str, tuple[str, ...]] = PARTS
+) -> Split | None:
     """Returns the parts of the difference of mean TTFTs; ``None`` when an arm has no request with a path."""
     one, two = ([request for block in blocks for request in block] for blocks in (first, second))
     if not one or not two:
         return None
-    stages = [stage for members in PARTS.values() for stage in members]
+    stages = [stage for members in causes.values() for stage in members]
     exact = {s: _mean(request[s] for request in two) - _mean(request[s] for request in one) for s in stages}
     whole = {stage: round(value) for stage, value in exact.items()}
     difference = round(sum(exact.values()))
     whole[UNEXPLAINED] += difference - sum(whole.values())  # a few ns of rounding
     parts = []
-    for name, members in PARTS.items():
+    for name, members in causes.items():
         low, high = _interval(first, second, members, resampler)
         own = {stage: whole[stage] for stage in members}
         parts.append(Part(name, sum(own.values()), low, high, own))

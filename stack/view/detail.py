@@ -16,7 +16,7 @@ from stack.analysis.critical_path import CriticalPath, aligned_request
 from stack.analysis.report_json import path_document
 from stack.analysis.terminal import milliseconds
 from stack.analysis.trace import Attributes, AttributeValue, Span, Trace
-from stack.analysis.waterfall import tree_order, unexplained_gaps
+from stack.analysis.waterfall import reuse_remarks, tree_order, unexplained_gaps
 from stack.view.rows import STAGE_ORDER, request_row
 
 WITHHELD = "(text withheld: not an attribute of known meaning)"
@@ -137,6 +137,7 @@ def _notes(path: CriticalPath | None, excluded: str) -> Iterator[str]:
         return
     if path.last_arrival:
         yield f"last to arrive at the rendezvous: {path.last_arrival}"
+    yield from reuse_remarks(path)
     if path.flight_uncertainty_ns:
         yield f"up to {milliseconds(path.flight_uncertainty_ns)} ms of flight may be notify (polling)"
     yield from unexplained_gaps(path)

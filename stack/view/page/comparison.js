@@ -98,10 +98,14 @@ function modeCard(mode) {
   const reasons = (title, found) => (Object.keys(found).length ? el("div", {}, el("h4", {}, title),
     el("ul", { class: "reasons" }, Object.entries(found).map(([reason, count]) => el("li", {}, `${count} × `, told(reason))))) : null);
   const clock = mode.clock_uncertainty_ns === null ? "unbounded for some requests" : mode.clock_uncertainty_ns ? `up to ${ms(mode.clock_uncertainty_ns)} ms` : "none";
+  const tokens = mode.tokens && (Object.keys(mode.lookups).length || mode.tokens.reused || mode.tokens.cached) ? mode.tokens : null;
   const fact = (title, value) => el("div", {}, el("dt", {}, title), el("dd", {}, String(value)));
   return el("article", { class: "card" }, el("h3", {}, badge(mode.mode)),
     el("dl", { class: "facts" }, fact("seen", mode.seen), fact("counted", mode.counted), fact("left out", mode.seen - mode.counted),
-      fact("incomplete", mode.incomplete), mode.counted ? fact("clock uncertainty", clock) : null),
+      fact("incomplete", mode.incomplete), mode.counted ? fact("clock uncertainty", clock) : null,
+      tokens ? [fact("prompt tokens reused from D", tokens.reused), fact("in P's own prefix cache", tokens.cached),
+        fact("computed by P", tokens.computed)] : null),
     reasons("Left out", mode.reasons_excluded), reasons("Incomplete", mode.reasons_incomplete),
-    reasons("Anomalies", mode.anomalies), reasons("Last to arrive at the rendezvous", mode.last_arrival));
+    reasons("Anomalies", mode.anomalies), reasons("Last to arrive at the rendezvous", mode.last_arrival),
+    reasons("What was kept of the turn before", mode.lookups));
 }

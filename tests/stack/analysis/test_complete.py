@@ -8,7 +8,7 @@ import pytest
 
 from connector import names
 from stack.analysis.complete import Defect, defects
-from stack.analysis.synthetic import Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.synthetic import Figures, plain_trace, pull_trace, push_trace, reuse_trace
 from stack.analysis.trace import STATUS_ERROR, Resource, Span, Trace
 
 WHOLE = {
@@ -16,9 +16,17 @@ WHOLE = {
     "push-handshake": push_trace(Figures(handshake=5_000_000)),
     "push-registration-last": push_trace(Figures(decode_hop=2_000_000_000)),
     "pull": pull_trace(ranks=2),
+    "reuse": reuse_trace(Figures(reuse_handshake=5_000_000), ranks=2),
+    "reuse-miss": reuse_trace(outcome=names.REUSE_MISS),
     "plain": plain_trace(),
 }
-OPTIONAL = ("llm_request", names.SPAN_HANDSHAKE)
+
+
+def optional(trace: Trace, span: Span) -> bool:
+    """D lets go of kept blocks long after the request, and a request without a conversation has nothing to look up."""
+    kept = span.name == names.SPAN_BLOCKS_HELD and span.resource.service_name == names.SERVICE_DECODE
+    idle = span.name == names.SPAN_REUSE_LOOKUP and trace is WHOLE["reuse-miss"]
+    return kept or idle or span.name == names.SPAN_HANDSHAKE
 
 
 def with_span(trace: Trace, index: int, span: Span | None) -> Trace:
@@ -43,13 +51,13 @@ def test_a_complete_trace_has_no_defect(name):
 @pytest.mark.parametrize(("trace", "index", "span"), each_span())
 def test_losing_any_span_is_a_defect(trace, index, span):
     found = defects(with_span(trace, index, None))
-    assert bool(found) == (span.name not in OPTIONAL)
+    assert bool(found) == (span.name != "llm_request" and not optional(trace, span))
 
 
 @pytest.mark.parametrize(("trace", "index", "span"), each_span())
 def test_losing_vllms_spans_is_a_defect_when_they_are_asked_for(trace, index, span):
     found = defects(with_span(trace, index, None), engine_spans=True)
-    assert bool(found) == (span.name != names.SPAN_HANDSHAKE)
+    assert bool(found) == (not optional(trace, span))
 
 
 @pytest.mark.parametrize(("trace", "index", "span"), each_span())
@@ -123,6 +131,46 @@ def test_a_failed_request_needs_its_tree_and_its_error_type_only():
     assert defects(bare) == [Defect("attribute", "request: error.type on a failed span")]
     typed = replace(root, attributes={**root.attributes, names.ATTR_ERROR_TYPE: "timeout"})
     assert defects(Trace(trace.trace_id, (typed,))) == []
+
+
+def test_a_read_of_p_that_failed_needs_no_phases_but_its_error_type():
+    trace = WHOLE["reuse"]
+    reads = [s for s in trace.spans if s.name == names.SPAN_READ and s.resource.service_name == names.SERVICE_PREFILL]
+    gone = {s.span_id for s in trace.spans if s.parent_span_id in {r.span_id for r in reads}}
+    typed = {names.ATTR_ERROR_TYPE: "transfer_failed"}
+
+    def failed(more: dict[str, str]) -> Trace:
+        spans = (
+            replace(s, status_code=STATUS_ERROR, attributes={**s.attributes, **more}) if s in reads else s
+            for s in trace.spans
+            if s.span_id not in gone
+        )
+        return Trace(trace.trace_id, tuple(spans))
+
+    assert defects(failed(typed)) == []
+    assert [d.kind for d in defects(failed({}))] == ["attribute"]
+
+
+@pytest.mark.parametrize("name", [names.SPAN_READ, names.SPAN_BLOCKS_HELD])
+def test_what_both_engines_do_in_reuse_belongs_under_the_own_leg(name):
+    trace = WHOLE["reuse"]
+    legs = {s.name: s.span_id for s in trace.spans}
+    for index, span in enumerate(trace.spans):
+        if span.name == name:
+            own_prefill = span.resource.service_name == names.SERVICE_PREFILL
+            other = legs[names.SPAN_LEG_DECODE if own_prefill else names.SPAN_LEG_PREFILL]
+            assert any(
+                d.kind == "parent" for d in defects(with_span(trace, index, replace(span, parent_span_id=other)))
+            )
+
+
+def test_an_outcome_of_the_lookup_must_be_a_known_one():
+    trace = WHOLE["reuse-miss"]
+    index = next(i for i, s in enumerate(trace.spans) if s.name == names.SPAN_REUSE_LOOKUP)
+    for outcome in (None, "maybe"):
+        span = trace.spans[index]
+        odd = replace(span, attributes={**span.attributes, names.ATTR_REUSE_OUTCOME: outcome})
+        assert [d.kind for d in defects(with_span(trace, index, odd))] == ["attribute"]
 
 
 def test_times_do_not_matter():

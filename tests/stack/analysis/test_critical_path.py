@@ -14,10 +14,15 @@ from connector.stages import STAGE_NAMES, UNEXPLAINED
 from stack.analysis import path_plan
 from stack.analysis.critical_path import NoCriticalPath, critical_path
 from stack.analysis.request import request_spans
-from stack.analysis.synthetic import MS, US, Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.synthetic import MS, US, Figures, plain_trace, pull_trace, push_trace, reuse_trace
 from stack.analysis.trace import Event, Trace
 
-BUILDERS = {"push": push_trace, "pull": pull_trace, "plain": plain_trace}
+BUILDERS = {
+    "push": push_trace,
+    "pull": pull_trace,
+    "reuse": reuse_trace,
+    "first turn": lambda f, **options: reuse_trace(f, names.REUSE_MISS, **options),
+}
 durations = st.integers(0, 50 * MS)
 
 
@@ -47,10 +52,15 @@ def figures(draw) -> Figures:
         notify=draw(durations),
         first_step=draw(durations),
         deliver=draw(durations),
+        reuse_handshake=draw(st.sampled_from([0, 15 * MS])),
+        reuse_prepare=draw(durations),
+        reuse_submit=draw(durations),
+        reuse_flight=draw(st.integers(1 * MS, 50 * MS)),
+        reuse_notify=draw(durations),
     )
 
 
-requests = st.tuples(st.sampled_from(["push", "pull"]), figures(), st.integers(1, 3))
+requests = st.tuples(st.sampled_from(list(BUILDERS)), figures(), st.integers(1, 3))
 
 
 def build(case: tuple[str, Figures, int], **options: object) -> Trace:
@@ -83,13 +93,24 @@ def swept(trace: Trace) -> dict[str, int]:
         transfer = max(r.transfers, key=lambda t: t.flight.end_ns)
         counted, ready = transfer.flight.end_ns, transfer.span.start_ns
         connecting = [s for s in r.decode_handshakes if s.attributes[names.ATTR_RANK] == transfer.rank]
+    back = max(r.reuse_transfers, key=lambda t: t.flight.end_ns, default=None)
     landed = min(transfer.flight.end_ns, counted)
+
+    def label_back(at: int, back) -> str:
+        if at < back.prepare.end_ns:
+            own = [s for s in r.prefill_handshakes if s.attributes[names.ATTR_RANK] == back.rank]
+            return "reuse_handshake" if any(s.start_ns <= at < s.end_ns for s in own) else "reuse_prepare"
+        if at < back.submit.end_ns:
+            return "reuse_submit"
+        return "reuse_flight" if at < back.flight.end_ns else "reuse_notify"
 
     def label(at: int) -> str:
         if at < r.leg_prefill.start_ns:
             return "route"
         if at < r.compute.end_ns:
             inside = {"prefill_queue": r.queue, "prefill": r.compute}
+            if back is not None and back.span.start_ns <= at < r.compute.start_ns:
+                return label_back(at, back)
             return next((s for s, span in inside.items() if span.start_ns <= at < span.end_ns), UNEXPLAINED)
         if at < ready:
             return "handoff"
@@ -158,9 +179,10 @@ MUTANTS = {
     "a late registration forgotten": ("_push_handoff", lambda draft, r, t: r.compute.end_ns),
     "handshakes forgotten": (
         "_plan_preparation",
-        lambda draft, t, h, ready: draft.add("prepare", ready, t.prepare.end_ns),
+        lambda draft, t, h, ready, prefix="": draft.add("prepare", ready, t.prepare.end_ns),
     ),
     "completions forgotten": ("_last_completion", lambda r: None),
+    "P's READ forgotten": ("_plan_reuse", lambda draft, r: None),
 }
 
 
@@ -168,7 +190,7 @@ MUTANTS = {
 def test_the_second_algorithm_notices_a_wrong_path(mutant, monkeypatch):
     early = Figures(handshake=20 * MS, handshake_lead=5 * MS, poll_gap=MS, completion_hop=0, stagger=5 * MS)
     late = replace(early, decode_hop=2000 * MS)
-    traces = [push_trace(early, ranks=2), push_trace(late, ranks=2)]
+    traces = [push_trace(early, ranks=2), push_trace(late, ranks=2), reuse_trace(early)]
     assert all(totals_of(trace) == swept(trace) for trace in traces)
     monkeypatch.setattr(path_plan, *MUTANTS[mutant])
     assert any(totals_of(trace) != swept(trace) for trace in traces)
@@ -178,6 +200,8 @@ STAGE_FIGURES = {
     "push": ("route", "prefill_queue", "prefill", "prepare", "submit", "flight", "first_step", "deliver", "notify"),
     "pull": ("route", "prefill_queue", "prefill", "prepare", "submit", "flight", "first_step", "deliver", "notify"),
 }
+STAGE_FIGURES["first turn"] = STAGE_FIGURES["pull"]
+STAGE_FIGURES["reuse"] = (*STAGE_FIGURES["pull"], "reuse_prepare", "reuse_submit", "reuse_flight", "reuse_notify")
 
 
 @given(requests, st.integers(1, 50 * MS), st.data())
@@ -229,7 +253,7 @@ def test_other_clocks_change_every_stage_by_no_more_than_the_uncertainty(case, o
     assert not [note for note in seen.notes if "contradict" in note or "before it was sent" in note]
     assert seen.clock_uncertainty_ns is not None
     for stage, ns in truth.stages.items():
-        pieces = 2 if stage == "prepare" else 1  # a handshake splits it
+        pieces = 2 if stage.endswith("prepare") else 1  # a handshake splits it
         assert abs(seen.stages[stage] - ns) <= pieces * seen.clock_uncertainty_ns
 
 
@@ -299,6 +323,32 @@ def test_plain_takes_queue_and_prefill_from_vllm_or_says_that_they_are_unknown()
     path = critical_path(Trace(bare.trace_id, tuple(s for s in bare.spans if s.name != "llm_request")))
     assert path.notes == ("D's own prefill is not traced: it is unexplained",)
     assert path.stages["route"] + path.unexplained_ns == path.ttft_ns
+
+
+def test_a_read_of_p_that_failed_cost_time_and_is_no_hole():
+    trace = reuse_trace(Figures(reuse_handshake=5 * MS))
+    read = next(
+        s for s in trace.spans if s.name == names.SPAN_READ and s.resource.service_name == names.SERVICE_PREFILL
+    )
+    broken = replace(read, status_code=2, attributes={**read.attributes, names.ATTR_ERROR_TYPE: "transfer_failed"})
+    lost = {names.SPAN_READ + suffix for suffix in (".prepare", ".submit", ".flight")}
+    spans = [s for s in trace.spans if not (s.name in lost and s.parent_span_id == read.span_id)]
+    path = critical_path(Trace(trace.trace_id, tuple(broken if s is read else s for s in spans)))
+    assert path.missing == ()
+    assert path.notes == ("P's READ of what D kept failed: P computed the prompt itself",)
+    assert (path.stages["reuse_handshake"], path.stages["reuse_notify"]) == (5 * MS, 2 * MS)
+    assert sum(path.stages.values()) + path.unexplained_ns == path.ttft_ns
+
+
+def test_the_two_reads_of_a_turn_are_told_apart_by_who_read():
+    path = critical_path(reuse_trace(Figures(flight=70 * MS, reuse_flight=30 * MS)))
+    assert (path.stages["flight"], path.stages["reuse_flight"]) == (70 * MS, 30 * MS)
+
+
+def test_ps_connection_to_d_is_on_the_path_and_not_hidden():
+    path = critical_path(reuse_trace(Figures(reuse_handshake=40 * MS)))
+    assert path.stages["reuse_handshake"] == 40 * MS
+    assert path.overlapped_total_ns == 0
 
 
 def test_first_of_several_first_token_events_counts():

@@ -12,6 +12,7 @@ from stack.analysis.compare import analyse, analyse_all, compare
 from stack.analysis.complete import defects
 from stack.analysis.critical_path import critical_path
 from stack.analysis.otlp_json import dumps, parse, read_file
+from stack.analysis.reuse import PromptTokens
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 EXPECTED = {name: e for name, e in json.loads((GOLDEN / "expected.json").read_text()).items() if name != "comment"}
@@ -45,6 +46,18 @@ def test_the_critical_path_is_the_one_worked_out_by_hand(name, golden):
     assert path.missing == ()
 
 
+@pytest.mark.parametrize("name", [name for name in EXPECTED if name.startswith("reuse")])
+def test_what_was_reused_is_what_was_laid_out(name, golden):
+    path = critical_path(golden(name))
+    assert path.lookup == EXPECTED[name]["lookup"]
+    assert path.tokens == PromptTokens(*EXPECTED[name]["tokens"])
+
+
+def test_tokens_of_other_modes_are_unknown_where_p_does_not_say(golden):
+    path = critical_path(golden("pull_handshake"))
+    assert (path.tokens, path.lookup) == (None, None)
+
+
 @pytest.mark.parametrize("name", EXPECTED)
 def test_the_hand_worked_figures_add_up(name):
     expected = EXPECTED[name]
@@ -73,7 +86,10 @@ def test_the_golden_traces_compare():
     assert {mode: (m.seen, m.counted, m.incomplete) for mode, m in comparison.modes.items()} == {
         "push": (4, 3, 0),
         "pull": (2, 2, 0),
+        "reuse": (3, 3, 0),
         "plain": (1, 1, 0),
     }
+    assert comparison.modes["reuse"].tokens == PromptTokens(480, 16, 1488)
+    assert comparison.modes["reuse"].lookups == {"hit": 1, "miss": 1, "edited": 1}
     assert comparison.modes["push"].reasons_excluded == {"error: prefill_unavailable": 1}
     assert comparison.modes["push"].last_arrival == {"prefill": 2, "registration": 1}

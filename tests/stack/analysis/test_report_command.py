@@ -7,11 +7,12 @@ import json
 
 import pytest
 
+from connector import names
 from stack.analysis import report_command
 from stack.analysis.compare import analyse_all, compare
 from stack.analysis.otlp_json import document, write_file
 from stack.analysis.report_text import report_text
-from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace, reuse_trace
 from stack.analysis.terminal import Terminal, columns
 
 
@@ -50,6 +51,33 @@ def test_the_table_puts_push_beside_pull_and_adds_up(file, capsys):
     assert "last to arrive at the rendezvous: prefill 12" in out
     assert "~ too few requests to believe this percentile (needed: p50 10, p90 50, p99 500)." in out
     assert "plain (1 request)" in out
+
+
+def reuse_traces() -> list:
+    """Four conversations of three turns, the first of which finds nothing."""
+    outcomes = (names.REUSE_MISS, names.REUSE_HIT, names.REUSE_HIT)
+    return [reuse_trace(outcome=o, number=500 + 3 * c + n) for c in range(4) for n, o in enumerate(outcomes)]
+
+
+def test_reuse_stands_beside_the_others_with_its_tokens():
+    compared = compare(analyse_all([*some_traces(), *reuse_traces()]))
+    narrow, wide = (report_text(compared, Terminal(width=width)).splitlines() for width in (80, 111))
+    titles = [line.split() for line in narrow if "(12 requests)" in line]
+    assert [[word for word in line if word.isalpha() and word != "requests)"] for line in titles] == [
+        ["push", "pull"],
+        ["pull", "reuse"],
+    ]
+    assert all(f"{mode} (12 requests)" in wide[1] for mode in ("push", "pull", "reuse"))
+    rows = {line.split()[0]: line.split()[1:] for line in wide[3:21]}
+    assert rows["reuse_flight"][0] == rows["reuse_flight"][4] == "0"
+    assert rows["reuse_flight"][8] == "6.000"
+    text = "\n".join(narrow)
+    assert "what was kept of the turn before: hit 8, miss 4" in text
+    assert "prompt tokens: 768 reused from D, 768 computed by P" in text
+
+
+def test_reuses_stages_are_not_shown_where_nothing_is_reused():
+    assert "reuse_" not in report_text(compare(analyse_all(some_traces())), Terminal())
 
 
 @pytest.mark.parametrize("terminal", [Terminal(), Terminal(unicode=False), Terminal(width=60)])

@@ -6,10 +6,10 @@ import pytest
 
 from connector import names
 from stack.analysis.complete import defects
-from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace, reuse_trace
 
 
-@pytest.mark.parametrize("build", [push_trace, pull_trace, plain_trace])
+@pytest.mark.parametrize("build", [push_trace, pull_trace, reuse_trace, plain_trace])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_trace_is_complete(build, ranks):
     trace = build(Figures(handshake=9 * MS), ranks=ranks)

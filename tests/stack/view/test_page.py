@@ -16,6 +16,7 @@ from stack.store.settings import StoreSettings
 from stack.store.testing import opened, served
 from stack.view.app import create_app
 from stack.view.feed import FileFeed
+from stack.view.rows import STAGE_ORDER
 
 pytestmark = pytest.mark.browser
 
@@ -32,7 +33,7 @@ def ready(page: Any, heading: str = "") -> None:
 def test_the_list_is_filtered_and_sorted(open_page: Opener, mixed_view: str) -> None:
     page = open_page(mixed_view)
     ready(page, "Requests")
-    assert page.locator(".count").inner_text() == "68 requests"
+    assert page.locator(".count").inner_text() == "71 requests"
     page.select_option("#f-mode", "push")
     page.fill("#f-ttft", "500")
     shown = [float(text.replace(",", "")) for text in page.locator("td[data-label='TTFT, ms']").all_inner_texts()]
@@ -46,7 +47,7 @@ def test_the_list_is_filtered_and_sorted(open_page: Opener, mixed_view: str) -> 
     assert page.locator("th[aria-sort=ascending]").count() == 1
     page.fill("#f-text", "no such id")
     page.get_by_role("button", name="Clear the filter").click()
-    assert page.locator(".count").inner_text() == "68 requests"
+    assert page.locator(".count").inner_text() == "71 requests"
     page.select_option("#f-status", "failed")
     assert "prefill_unavailable" in page.locator("tr.row").inner_text()
 
@@ -93,7 +94,8 @@ def test_the_comparison_says_what_is_too_few_and_what_was_left_out(open_page: Op
     before = page.locator(".differences").inner_text()
     page.get_by_label("mean", exact=True).check()
     assert page.locator(".differences").inner_text() != before
-    assert page.locator("section table.figures").first.locator("tbody tr").count() == 12
+    assert page.locator("section table.figures").first.locator("tbody tr").count() == len(STAGE_ORDER)
+    assert any("prompt tokens reused from D\n480" in card and "1 × edited" in card for card in cards)  # noqa: RUF001
 
 
 def test_the_verdict(open_page: Opener, mixed_view: str) -> None:
