@@ -14,6 +14,7 @@ from typing import Any
 
 from connector import names
 from stack.experiment.traced import Moved
+from stack.probe.result import belied_tables
 
 MAX_RATIO = 2.0  # between the directions' rates; beyond, the comparison is about the transport
 AGREEMENT = 2.0  # between a transfer's time and what the probe predicts
@@ -106,7 +107,11 @@ def _alone(probe: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def _transports(probe: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
     told = {op: one for op, one in (probe.get("transport") or {}).items() if isinstance(one, Mapping)}
     names_ = {operation: str(one.get("name") or "unknown") for operation, one in told.items()}
-    return names_, tuple(operation for operation, one in told.items() if one.get("emulated"))
+    belied = belied_tables(told, probe.get("results", ()))
+    names_ |= dict.fromkeys(belied, "unknown")
+    return names_, tuple(
+        operation for operation, one in told.items() if one.get("emulated") and operation not in belied
+    )
 
 
 def _transfer_rates(moved: Sequence[Moved]) -> tuple[Rates, ...]:

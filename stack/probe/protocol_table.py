@@ -55,6 +55,12 @@ class ProtocolTable:
         return next((operation for call, operation in _OPERATIONS.items() if call in self.title), None)
 
     @property
+    def configuration(self) -> int:
+        """The number of the endpoint's configuration: it grows as lanes are added; -1 when the title has none."""
+        found = re.search(r"\bcfg#(\d+)", self.title)
+        return int(found[1]) if found else -1
+
+    @property
     def to_itself(self) -> bool:
         """Whether this is the endpoint that an agent keeps to itself."""
         return re.search(r"\bself cfg#", self.title) is not None
@@ -100,10 +106,15 @@ def _add_row(table: ProtocolTable, cells: list[str]) -> None:
 def chosen_rows(tables: list[ProtocolTable], operation: str, memory: str) -> list[ProtocolRow]:
     """Returns the rows that UCX settled on for WRITE or READ to a peer, ``[]`` when no table says.
 
-    ``memory`` is NIXL's kind of memory. UCX prints a table again when an endpoint's lanes change: the last one holds.
+    ``memory`` is NIXL's kind of memory. UCX prints a table again when an endpoint's lanes change. Every worker of the
+    process (NIXL has several) connects its own endpoint, and one that is used while it still connects has the first
+    lane only, over which UCX emulates everything: such a table may be printed after those of the others. So the
+    highest configuration holds, and of equals the last.
     """
     fitting = [table for table in tables if table.rows and table.operation == operation and not table.to_itself]
     word = "cuda" if memory == "VRAM" else "host memory"
     of_memory = [table for table in fitting if word in table.title.partition("ucp_")[2]]
     candidates = of_memory or fitting
-    return candidates[-1].rows if candidates else []
+    return (
+        max(enumerate(candidates), key=lambda found: (found[1].configuration, found[0]))[1].rows if candidates else []
+    )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from stack.experiment.link import NOTHING, PROBE, TRANSFERS, judge_link, prediction_notes
 from stack.experiment.traced import Moved
 
 MB = 1_000_000
+RESULTS = Path(__file__).parents[3] / "stack" / "experiment" / "results"
 
 
 def result(operation, layout, rate, size=576 * MB, descriptors=1000, runs=1):
@@ -139,3 +143,11 @@ def test_transfers_that_the_probe_does_not_predict_are_explained(rate, gap, why)
 def test_no_probe_no_prediction():
     assert prediction_notes(None, moved("WRITE", 1.0)) == []
     assert prediction_notes(probe(result("READ", "contiguous", 1.0)), moved("WRITE", 1.0)) == []
+
+
+def test_a_recorded_probe_whose_table_its_own_rate_belies():
+    """On an H200 UCX's last table said that WRITE was emulated, too, though it moved 419 GB/s."""
+    recorded = json.loads((RESULTS / "h200-default-16.json").read_text())["probe"]
+    link = judge_link(recorded, [])
+    assert link.emulated == ("READ",)
+    assert link.transports == {"WRITE": "unknown", "READ": "software emulation over tcp/lo"}

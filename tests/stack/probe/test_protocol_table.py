@@ -62,6 +62,14 @@ def test_the_last_table_holds() -> None:
     assert chosen_rows(parse_tables(text), "READ", "DRAM")[0].emulated
 
 
+def test_an_endpoint_that_still_connects_does_not_speak_for_the_link() -> None:
+    """Two workers on a GPU: the second is used before its cuda_ipc lane is there, and prints its table last."""
+    rows = chosen_rows(parse_tables((TABLES / "cuda_ipc_two_workers.txt").read_text()), "WRITE", "VRAM")
+    assert [row.name for row in rows] == ["zero-copy over cuda_ipc/cuda"]
+    reads = chosen_rows(parse_tables((TABLES / "cuda_ipc_two_workers.txt").read_text()), "READ", "VRAM")
+    assert [row.name for row in reads] == ["software emulation over tcp/lo"]
+
+
 def test_tables_of_two_threads_may_be_interleaved() -> None:
     cma = (TABLES / "cma.txt").read_text().splitlines()
     tcp = (TABLES / "tcp_read_emulated.txt").read_text().splitlines()

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stack.probe.plan import Plan
-from stack.probe.result import SCHEMA, document
+from stack.probe.result import SCHEMA, belied_tables, document
 
 ZERO_COPY = {"first": 0, "last": None, "description": "zero-copy", "lanes": "cuda_ipc/cuda"}
 EMULATED = {"first": 0, "last": None, "description": "software emulation", "lanes": "tcp/lo"}
+RESULTS = Path(__file__).parents[3] / "stack" / "experiment" / "results"
 ABOUT = {"host": "h", "boot_id": "b", "device": "cpu", "nixl": "1.5.1", "ucx": {}}
 
 
@@ -59,7 +62,7 @@ def test_equal_directions_need_no_note(plan: Plan) -> None:
 
 
 def test_an_emulated_direction_is_said_first(plan: Plan) -> None:
-    found = document(plan, measured([1, 100], [1, 500], rows={"WRITE": [ZERO_COPY], "READ": [EMULATED]}))
+    found = document(plan, measured([1, 10_000], [1, 50_000], rows={"WRITE": [ZERO_COPY], "READ": [EMULATED]}))
     assert found["transport"]["READ"]["emulated"] is True
     assert found["transport"]["WRITE"] == {
         "name": "zero-copy over cuda_ipc/cuda",
@@ -109,8 +112,8 @@ def test_another_backend_has_no_ucx_table(make_plan: Any) -> None:
 def test_a_merged_descriptor_may_go_another_way_than_a_block(plan: Plan) -> None:
     small = EMULATED | {"last": 1024}
     large = ZERO_COPY | {"first": 1025}
-    data = measured([1, 1], [1, 1], rows={"WRITE": [small, large], "READ": [small, large]})
-    data["cases"][0]["timings"] = [timing(1, submitted=3)] * 2
+    data = measured([1, 9_000], [1, 9_000], rows={"WRITE": [small, large], "READ": [small, large]})
+    data["cases"][0]["timings"] = [timing(9_000, submitted=3)] * 2
     found = document(plan, data)
     assert [result["emulated"] for result in found["results"]] == [False, True]
     assert found["transport"]["WRITE"]["emulated"] is True
@@ -121,3 +124,28 @@ def test_sides_that_differ_are_mentioned(plan: Plan) -> None:
     found = document(plan, measured([1, 1], [1, 1], decode=other))
     assert found["environment"]["same_host"] is False
     assert len(found["notes"]) == 2
+
+
+def test_a_table_that_the_rate_belies_is_not_believed() -> None:
+    """As recorded on an H200: the table said emulation over TCP for both directions, WRITE moved 419 GB/s."""
+    recorded = json.loads((RESULTS / "h200-default-16.json").read_text())["probe"]
+    assert {operation: told["emulated"] for operation, told in recorded["transport"].items()} == {
+        "WRITE": True,
+        "READ": True,
+    }
+    belied = belied_tables(recorded["transport"], recorded["results"])
+    assert {operation: (name, round(rate)) for operation, (name, rate) in belied.items()} == {
+        "WRITE": ("software emulation over tcp/lo", 419)
+    }
+
+
+def test_a_belied_table_leaves_the_transport_unknown_and_says_so(plan: Plan) -> None:
+    size = plan.shape.transfer_bytes(plan.tokens)
+    quick, slow = round(size / 419), size * 10
+    rows = {"WRITE": [EMULATED], "READ": [EMULATED]}
+    found = document(plan, measured([quick] * 3, [slow] * 3, rows=rows))
+    assert found["transport"]["WRITE"] == {"name": "unknown", "emulated": None, "protocols": [EMULATED]}
+    assert found["transport"]["READ"]["emulated"] is True
+    assert [result["emulated"] for result in found["results"]] == [None, True]
+    assert found["notes"][0].startswith("UCX's table says software emulation over tcp/lo, but 4")
+    assert not any(note.startswith("WRITE is emulated") for note in found["notes"])
