@@ -1,6 +1,6 @@
 # Every target works as the first command in a fresh clone: it fills .venv before it starts.
 .DEFAULT_GOAL := help
-.PHONY: help demo up test test-fast lint format dashboards bench lock clean browser redis tools venv
+.PHONY: help demo up test test-fast test-docker lint format dashboards bench lock clean browser redis tools venv
 
 PY := .venv/bin/python
 
@@ -15,10 +15,16 @@ up: venv  ## the same, without requests, until Ctrl-C
 
 test: lint browser redis tools  ## lint, then all tests, also those that start real engines, a browser, Prometheus
 	$(PY) -m pytest -m live
-	$(PY) -m pytest -m "not live"
+	$(PY) -m pytest -m "not live and not docker"
+	@echo "Not run here: make test-docker, which builds the images and brings compose.yaml up."
 
 test-fast: lint redis  ## lint, then the tests that need no engine, no browser and no download
-	$(PY) -m pytest -m "not live and not browser and not tools"
+	$(PY) -m pytest -m "not live and not browser and not tools and not docker"
+
+test-docker: venv tools  ## builds the images and brings compose.yaml up, on a Docker daemon of its own (Debian, root)
+	@.ci/packages docker.io debootstrap
+	@.ci/tools docker-buildx busybox
+	$(PY) -m pytest -m docker
 
 lint: venv  ## ruff and mypy
 	$(PY) -m ruff check .

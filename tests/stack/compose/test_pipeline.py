@@ -37,9 +37,17 @@ def target_ports(services: dict[str, Any], name: str) -> str:
 def test_spans_pass_the_memory_limiter_first_and_go_to_tempo(read_yaml: ReadYaml) -> None:
     config = read_yaml(COLLECTOR)
     pipeline = config["service"]["pipelines"]["traces"]
-    assert pipeline == {"receivers": ["otlp"], "processors": ["memory_limiter", "batch"], "exporters": ["otlp/tempo"]}
-    tempo = read_yaml("stack/tempo/tempo.yaml")["distributor"]["receivers"]["otlp"]["protocols"]["grpc"]["endpoint"]
-    assert config["exporters"]["otlp/tempo"]["endpoint"].rstrip("}").endswith(f"tempo:{tempo.rpartition(':')[2]}")
+    assert pipeline == {
+        "receivers": ["otlp"],
+        "processors": ["memory_limiter", "batch"],
+        "exporters": ["otlphttp/tempo"],
+    }
+    tempo = read_yaml("stack/tempo/tempo.yaml")["distributor"]["receivers"]["otlp"]["protocols"]["http"]["endpoint"]
+    assert (
+        config["exporters"]["otlphttp/tempo"]["endpoint"]
+        .rstrip("}")
+        .endswith(f"http://tempo:{tempo.rpartition(':')[2]}")
+    )
 
 
 def test_the_collector_holds_core_components_only(read_yaml: ReadYaml) -> None:
@@ -47,7 +55,7 @@ def test_the_collector_holds_core_components_only(read_yaml: ReadYaml) -> None:
     used = {
         kind: {name.partition("/")[0] for name in config[kind]} for kind in ("receivers", "processors", "exporters")
     }
-    assert used == {"receivers": {"otlp"}, "processors": {"memory_limiter", "batch"}, "exporters": {"otlp"}}
+    assert used == {"receivers": {"otlp"}, "processors": {"memory_limiter", "batch"}, "exporters": {"otlphttp"}}
     assert "extensions" not in config
 
 
