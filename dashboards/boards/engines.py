@@ -90,7 +90,7 @@ MEMORY = Row(
             "Share of prompt tokens found in the engine's own prefix cache. A push with a full hit on D moves nothing "
             "and P's lease expires: expected.",
             "percentunit",
-            (Query(ask.PREFIX_HITS, "{{job}} {{instance}}"),),
+            (Query(ask.PREFIX_HITS, "{{job}} {{instance}}", expects_data=False),),
             maximum=1,
         ),
         Panel(

@@ -145,7 +145,7 @@ PATH = Row(
             "Mean time of registration, connecting and descriptor work that ran beside prefill. In push this is the "
             "gain; near 0 in push: registrations come late, see the rendezvous on Transfer.",
             "s",
-            (Query(ask.OVERLAPPED, "{{mode}}", exemplars=True),),
+            (Query(ask.OVERLAPPED, "{{mode}}"),),
             width=6,
         ),
         Panel(
