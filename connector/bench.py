@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +65,9 @@ class NullAgent:
         return {}
 
 
+Hooks = tuple[SchedulerHooks, WorkerHooks, NixlTap]
+
+
 class _Nowhere(SpanExporter):
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         return SpanExportResult.SUCCESS
@@ -79,7 +82,7 @@ class Bench:
         self.ledger, self.samples, self.agent = Ledger(), Samples(), NullAgent()
         writer = SpanWriter(self.telemetry.tracer, ids, {names.ATTR_ENGINE_ID: "e"})
         context = EngineContext("e", writer, self.samples, self.ledger.losses)
-        self.hooks = []
+        self.hooks: list[Hooks] = []
         for mode in (names.MODE_PUSH, names.MODE_PULL):  # the pull connector serves reuse as well
             requests, worker = RequestStory(context), WorkerStory(context, agent=NullAgent.name)
             for story in (requests, worker):
@@ -92,19 +95,28 @@ class Bench:
         output = SimpleNamespace(scheduled_new_reqs=[])
         results = SimpleNamespace(finished_sending=set(), finished_recving=set(), failed_recving=set())
         for _ in range(count):
-            metadata = _metadata()
-            if tap is not self.agent:
-                for scheduler, worker, _ in self.hooks:
-                    scheduler.scheduled(output)
-                    scheduler.attach(metadata)
-                    worker.start(metadata)
-                    worker.transfer_results(results)
-                    scheduler.output(results)
-                    scheduler.step_ended()
-                    self.samples.take()
-                    self.samples.take()
+            self._step(() if tap is self.agent else self.hooks, output, _metadata(), results)
             for _ in self.hooks:
                 tap.get_new_notifs()
+
+    def _step(self, hooks: Iterable[Hooks], output: Any, metadata: Any, results: Any) -> None:
+        """What :mod:`connector.nixl` does in a step, with the same looks before the calls."""
+        samples = self.samples
+        for scheduler, worker, _ in hooks:
+            if scheduler.unscheduled:
+                scheduler.scheduled(output)
+            if scheduler.carriers:
+                scheduler.attach(metadata)
+            worker.start(metadata)
+            worker.transfer_results(results)
+            if scheduler.before_first_token:
+                scheduler.output(results)
+            if scheduler.before_first_token:
+                scheduler.step_ended()
+            if samples.waiting:  # the scheduler's statistics
+                samples.take()
+            if samples.waiting:  # the worker's
+                samples.take()
 
     def transfer(self, tap: Any, operation: str, message: bytes, polls: int = POLLS) -> None:
         handle = tap.make_prepped_xfer(operation, 1, DESCRIPTORS, 2, DESCRIPTORS, notif_msg=message)

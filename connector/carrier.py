@@ -40,7 +40,7 @@ class Carrier(NamedTuple):
         return parse_traceparent(self.traceparent)
 
     def at(self, stamp_ns: int) -> Carrier:
-        return self._replace(stamp_ns=stamp_ns)
+        return Carrier(self.traceparent, self.mode, self.request_id, stamp_ns, self.peer)
 
 
 def from_params(
@@ -57,7 +57,8 @@ def from_params(
         traceparent,
         mode if mode in names.TRANSFER_MODES else default_mode,
         request_id if isinstance(request_id, str) else engine_request_id,
-        peer=peer if isinstance(peer, str) else "",
+        0,
+        peer if isinstance(peer, str) else "",
     )
 
 

@@ -24,21 +24,6 @@ _FAILURES = ("FINISHED_ABORTED", "FINISHED_IGNORED", "FINISHED_ERROR")
 F = TypeVar("F", bound=Callable[..., None])
 
 
-def guarded_while(state: str) -> Callable[[F], F]:
-    """As :func:`guarded`, for hooks that every step calls: nothing is called while the attribute ``state`` is empty."""
-
-    def guard(hook: F) -> F:
-        @functools.wraps(hook)
-        def safe(self: Any, argument: Any = None) -> None:
-            if getattr(self, state):
-                called(self, argument)
-
-        called = guarded(hook)
-        return safe  # type: ignore[return-value]
-
-    return guard
-
-
 def guarded(hook: F) -> F:
     """Makes a telemetry method safe to call from an engine thread: its exceptions are counted, never raised."""
 
@@ -53,16 +38,21 @@ def guarded(hook: F) -> F:
 
 
 class SchedulerHooks:
-    """What the scheduler's hooks record. Called on the engine core thread only; every method is guarded."""
+    """What the scheduler's hooks record. Called on the engine core thread only; every method is guarded.
+
+    A step in which nothing happens must cost next to nothing, and a look at an attribute is cheaper than a call: while
+    ``unscheduled`` is empty :meth:`scheduled` does nothing and need not be called; so with ``carriers`` and
+    :meth:`attach`, and with ``before_first_token``, :meth:`output` and :meth:`step_ended`.
+    """
 
     def __init__(self, ledger: Ledger, story: RequestStory, mode: str, instance: str = "") -> None:
         self.ledger = ledger
         self._story = story
         self._mode = mode
         self._instance = instance
-        self._carriers: dict[str, Carrier] = {}
-        self._before_first_token: dict[str, Any] = {}
-        self._unscheduled: set[str] = set()
+        self.carriers: dict[str, Carrier] = {}
+        self.before_first_token: dict[str, Any] = {}
+        self.unscheduled: set[str] = set()
 
     @guarded
     def new_request(self, request: Any) -> None:
@@ -72,8 +62,8 @@ class SchedulerHooks:
             return
         carrier = from_params(params, request.request_id, self._mode, request.trace_headers)
         if params.get("do_remote_decode"):
-            self._carriers[request.request_id] = carrier
-            self._unscheduled.add(request.request_id)
+            self.carriers[request.request_id] = carrier
+            self.unscheduled.add(request.request_id)
             self.ledger.record(
                 self._story.prefill_received,
                 at_ns,
@@ -83,8 +73,8 @@ class SchedulerHooks:
                 request.num_prompt_tokens,
             )
         elif params.get("do_remote_prefill"):
-            self._carriers[request.request_id] = carrier
-            self._before_first_token[request.request_id] = request
+            self.carriers[request.request_id] = carrier
+            self.before_first_token[request.request_id] = request
             self.ledger.record(self._story.decode_received, at_ns, request.request_id, carrier)
 
     @guarded
@@ -99,43 +89,43 @@ class SchedulerHooks:
 
     @guarded
     def allocated(self, request: Any, external_tokens: int) -> None:
-        carrier = self._carriers.get(request.request_id)
+        carrier = self.carriers.get(request.request_id)
         if carrier is None or carrier.stamp_ns:
             return
-        decodes = request.request_id in self._before_first_token
+        decodes = request.request_id in self.before_first_token
         if not decodes and not external_tokens:
             return  # P computes it all
         at_ns = now()
-        self._carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
+        self.carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
         handler = self._story.decode_allocated if decodes else self._story.prefill_reads
         self.ledger.record(handler, at_ns, request.request_id, external_tokens)
 
-    @guarded_while("_unscheduled")
+    @guarded
     def scheduled(self, scheduler_output: Any) -> None:
         at_ns = now()
         for new in scheduler_output.scheduled_new_reqs:
-            if new.req_id in self._unscheduled:
-                self._unscheduled.discard(new.req_id)
+            if new.req_id in self.unscheduled:
+                self.unscheduled.discard(new.req_id)
                 self.ledger.record(self._story.prefill_scheduled, at_ns, new.req_id, new.num_computed_tokens)
 
-    @guarded_while("_carriers")
+    @guarded
     def attach(self, metadata: Any) -> None:
         """Puts carriers on the metadata of this step, for the worker, and on registrations, for P's worker."""
         carried = {}
         for request, registration in metadata.push_registrations.items():
-            carrier = self._carriers.get(request)
+            carrier = self.carriers.get(request)
             if carrier is not None:
                 telemetry = {names.PARAM_TRACEPARENT: carrier.traceparent, names.PARAM_INSTANCE: self._instance}
                 registration[names.PARAM_TELEMETRY] = telemetry
                 carried[request] = carrier
         for request in metadata.reqs_to_recv:
-            carrier = self._carriers.get(request)
+            carrier = self.carriers.get(request)
             if carrier is not None:
                 carried[request] = carrier
                 if carrier.mode != names.MODE_REUSE:  # in reuse P has still to compute, and D may keep the blocks
-                    del self._carriers[request]
+                    del self.carriers[request]
         for request in metadata.reqs_to_send:
-            carrier = self._carriers.pop(request, None)
+            carrier = self.carriers.pop(request, None)
             if carrier is not None:
                 carried[request] = carrier
         if carried:
@@ -145,35 +135,38 @@ class SchedulerHooks:
     def finished(self, request: Any, result: tuple[bool, Any]) -> None:
         at_ns, blocks_kept = now(), result[0]
         error = request.status.name.lower() if request.status.name in _FAILURES else None
-        if self._before_first_token.pop(request.request_id, None) is not None:
+        if self.before_first_token.pop(request.request_id, None) is not None:
             handler = self._story.decode_first_token if request.num_output_tokens else self._story.decode_finished
             self.ledger.record(handler, at_ns, request.request_id, *([] if request.num_output_tokens else [error]))
-        carrier = self._carriers.get(request.request_id)
+        carrier = self.carriers.get(request.request_id)
         if carrier is None:
             return
         if (request.kv_transfer_params or {}).get("do_remote_decode"):
-            self._unscheduled.discard(request.request_id)
+            self.unscheduled.discard(request.request_id)
             self.ledger.record(self._story.prefill_finished, at_ns, request.request_id, error)
         if blocks_kept:
-            self._carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
+            self.carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
         else:
-            del self._carriers[request.request_id]
+            del self.carriers[request.request_id]
 
-    @guarded_while("_before_first_token")
+    @guarded
     def output(self, connector_output: Any) -> None:
         received = connector_output.finished_recving
         if received:
             self.ledger.record(self._story.decode_known, now(), frozenset(received))
 
-    @guarded_while("_before_first_token")
-    def step_ended(self, _: Any = None) -> None:
+    @guarded
+    def step_ended(self) -> None:
         """Called once a step, after its tokens were appended: looks for requests that got their first."""
-        started = [key for key, request in self._before_first_token.items() if request.num_output_tokens]
-        if not started:
+        for request in self.before_first_token.values():
+            if request.num_output_tokens:
+                break
+        else:
             return
+        started = [key for key, request in self.before_first_token.items() if request.num_output_tokens]
         at_ns = now()
         for request_id in started:
-            del self._before_first_token[request_id]
+            del self.before_first_token[request_id]
             self.ledger.record(self._story.decode_first_token, at_ns, request_id)
 
 
@@ -213,11 +206,13 @@ class WorkerHooks:
         self.ledger.losses.unmatched += 1
         return carrier.at(PROCESS_CLOCK.wall(at_ns))
 
-    @guarded
     def transfer_results(self, results: Any) -> None:
         """``results``: vLLM's ``KVConnectorTransferResults`` (since 0.32)."""
-        if results.finished_sending or results.finished_recving or results.failed_recving:
-            self._finished(results.finished_sending, results.finished_recving, results.failed_recving)
+        try:  # what the decorator does, without its call: every step comes here
+            if results.finished_sending or results.finished_recving or results.failed_recving:
+                self._finished(results.finished_sending, results.finished_recving, results.failed_recving)
+        except Exception:
+            self.ledger.error()
 
     @guarded
     def finished(self, results: tuple[Iterable[str] | None, Iterable[str] | None]) -> None:

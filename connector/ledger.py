@@ -52,12 +52,15 @@ class Ledger:
         self._thread: threading.Thread | None = None
         self.losses = Losses()
 
-    def record(self, handler: Handler, at_ns: int, *data: Any) -> None:
-        """Appends a fact. Called by engine threads; a full queue refuses and counts (a race may overfill by one)."""
+    def record(self, *fact: Any) -> None:
+        """Appends a fact: a :data:`Handler`, when it happened (monotonic ns), and what else the handler takes.
+
+        Called by engine threads; a full queue refuses and counts (a race may overfill by one).
+        """
         if len(self._queue) >= self._capacity:
             self.losses.dropped += 1
             return
-        self._queue.append((handler, at_ns, *data))
+        self._queue.append(fact)
 
     def error(self) -> None:
         """Counts an exception that telemetry swallowed, and logs the first with its traceback."""

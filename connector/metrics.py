@@ -125,11 +125,14 @@ METRICS: tuple[Metric, ...] = (
 
 
 class Samples:
-    """Samples that wait for the engine to pick them up. Added by the drain thread, taken by an engine thread."""
+    """Samples that wait for the engine to pick them up. Added by the drain thread, taken by an engine thread.
+
+    Every step asks, so ``waiting`` may be looked at before :meth:`take` is called.
+    """
 
     def __init__(self, capacity: int = MAX_WAITING_SAMPLES) -> None:
         self._lock = threading.Lock()
-        self._waiting: list[Sample] = []
+        self.waiting: list[Sample] = []
         self._capacity = capacity
         self._reported: dict[str, int] = {}
         self.refused = 0
@@ -137,19 +140,19 @@ class Samples:
     def add(self, metric: Metric, value: float, *label_values: str) -> bool:
         """Adds one sample; returns whether there was room for it."""
         with self._lock:
-            room = len(self._waiting) < self._capacity
+            room = len(self.waiting) < self._capacity
             if room:
-                self._waiting.append([metric.name, value, *label_values])
+                self.waiting.append([metric.name, value, *label_values])
             else:
                 self.refused += 1
             return room
 
     def take(self) -> list[Sample]:
-        """Returns and clears what waits. Cheap when nothing does: engine threads call it every step."""
-        if not self._waiting:
+        """Returns and clears what waits."""
+        if not self.waiting:
             return []
         with self._lock:
-            taken, self._waiting = self._waiting, []
+            taken, self.waiting = self.waiting, []
         return taken
 
     def report_losses(self, losses: Losses, spans: SpanCounts) -> None:

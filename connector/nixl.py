@@ -145,9 +145,12 @@ class _Traced(TracedMetrics):
         return super().update_state_after_alloc(request, blocks, num_external_tokens)  # type: ignore[misc]
 
     def build_connector_meta(self, scheduler_output: Any) -> Any:
-        self.scheduler_hooks.scheduled(scheduler_output)
+        hooks = self.scheduler_hooks
+        if hooks.unscheduled:
+            hooks.scheduled(scheduler_output)
         metadata = super().build_connector_meta(scheduler_output)  # type: ignore[misc]
-        self.scheduler_hooks.attach(metadata)
+        if hooks.carriers:
+            hooks.attach(metadata)
         return metadata
 
     def request_finished(self, request: Any, block_ids: Any) -> Any:
@@ -162,10 +165,12 @@ class _Traced(TracedMetrics):
 
     def update_connector_output(self, connector_output: Any) -> None:
         super().update_connector_output(connector_output)  # type: ignore[misc]
-        self.scheduler_hooks.output(connector_output)
+        if self.scheduler_hooks.before_first_token:
+            self.scheduler_hooks.output(connector_output)
 
     def take_events(self) -> Any:
-        self.scheduler_hooks.step_ended()
+        if self.scheduler_hooks.before_first_token:
+            self.scheduler_hooks.step_ended()
         return super().take_events()  # type: ignore[misc]
 
     # --- worker -------------------------------------------------------------------------------------------------
@@ -186,6 +191,8 @@ class _Traced(TracedMetrics):
     # --- both ---------------------------------------------------------------------------------------------------
     def get_kv_connector_stats(self) -> Any:
         upstream = super().get_kv_connector_stats()  # type: ignore[misc]
+        if upstream is None and not self.runtime.samples.waiting:
+            return None
         return _with_samples(upstream, self.runtime)
 
     def shutdown(self) -> None:

@@ -10,10 +10,20 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from connector.clock import now
-from connector.ledger import Handler, Ledger
+from connector.ledger import Ledger
 
 HEARTBEAT_PREFIX = b"HB:"
 IN_PROGRESS = "PROC"
+TAPPED = (
+    "make_prepped_xfer",
+    "transfer",
+    "check_xfer_state",
+    "get_xfer_telemetry",
+    "send_notif",
+    "get_new_notifs",
+    "add_remote_agent",
+    "prep_xfer_dlist",
+)
 
 
 class TapStory(Protocol):
@@ -41,20 +51,33 @@ class TapStory(Protocol):
 
 
 class NixlTap:
-    """Wraps one NIXL agent. Attributes that are not tapped come from the agent itself."""
+    """Wraps one NIXL agent. Attributes that are not tapped come from the agent itself.
+
+    The tapped calls live in a class of their own: Python looks up every attribute of an object whose class has
+    ``__getattr__`` on a slow path, and a transfer in flight is polled all the time.
+    """
 
     def __init__(self, agent: Any, ledger: Ledger, story: TapStory) -> None:
-        self._agent = agent
-        self._ledger = ledger
-        self._story = story
-        self._last_in_progress: dict[int, int] = {}
+        self.calls = TappedCalls(agent, ledger, story)
+        for name in TAPPED:
+            setattr(self, name, getattr(self.calls, name))
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._agent, name)
+        return getattr(self.calls.agent, name)
 
-    def _record(self, handler: Handler, at_ns: int, *data: Any) -> None:
+
+class TappedCalls:
+    """The calls that :class:`NixlTap` stamps, and the agent that they go to."""
+
+    def __init__(self, agent: Any, ledger: Ledger, story: TapStory) -> None:
+        self.agent = agent
+        self._ledger = ledger
+        self._story = story
+        self.last_in_progress: dict[int, int] = {}
+
+    def _record(self, *fact: Any) -> None:
         try:
-            self._ledger.record(handler, at_ns, *data)
+            self._ledger.record(*fact)
         except Exception:
             self._ledger.error()
 
@@ -64,7 +87,7 @@ class NixlTap:
         message = kwargs.get("notif_msg", args[0] if args else b"")
         start = now()
         try:
-            handle = self._agent.make_prepped_xfer(operation, local, local_ids, remote, remote_ids, *args, **kwargs)
+            handle = self.agent.make_prepped_xfer(operation, local, local_ids, remote, remote_ids, *args, **kwargs)
         except Exception as error:
             self._record(self._story.failed, start, "make_prepped_xfer", None, message, type(error).__name__)
             raise
@@ -78,7 +101,7 @@ class NixlTap:
     def transfer(self, handle: Any, *args: Any, **kwargs: Any) -> Any:
         start = now()
         try:
-            state = self._agent.transfer(handle, *args, **kwargs)
+            state = self.agent.transfer(handle, *args, **kwargs)
         except Exception as error:
             self._record(self._story.failed, start, "transfer", key_of(handle), None, type(error).__name__)
             raise
@@ -87,21 +110,21 @@ class NixlTap:
 
     def check_xfer_state(self, handle: Any) -> Any:
         try:
-            state = self._agent.check_xfer_state(handle)
+            state = self.agent.check_xfer_state(handle)
         except Exception as error:
-            self._last_in_progress.pop(key_of(handle), None)
+            self.last_in_progress.pop(key_of(handle), None)
             self._record(self._story.failed, now(), "check_xfer_state", key_of(handle), None, type(error).__name__)
             raise
-        if state == IN_PROGRESS:
-            self._last_in_progress[key_of(handle)] = now()
+        if state == IN_PROGRESS:  # every poll: key_of without its call
+            self.last_in_progress[handle if isinstance(handle, int) else id(handle)] = now()
         else:
-            last = self._last_in_progress.pop(key_of(handle), 0)
+            last = self.last_in_progress.pop(key_of(handle), 0)
             self._record(self._story.ended, now(), key_of(handle), state, last)
         return state
 
     def get_xfer_telemetry(self, handle: Any) -> Any:
         try:
-            telemetry = self._agent.get_xfer_telemetry(handle)
+            telemetry = self.agent.get_xfer_telemetry(handle)
         except Exception as error:  # upstream takes the transfer for failed
             self._record(self._story.failed, now(), "get_xfer_telemetry", key_of(handle), None, type(error).__name__)
             raise
@@ -112,7 +135,7 @@ class NixlTap:
         message = kwargs.get("notif_msg", args[0] if args else b"")
         start = now()
         try:
-            result = self._agent.send_notif(agent, *args, **kwargs)
+            result = self.agent.send_notif(agent, *args, **kwargs)
         except Exception as error:
             self._record(self._story.failed, start, "send_notif", None, message, type(error).__name__)
             raise
@@ -120,20 +143,20 @@ class NixlTap:
         return result
 
     def get_new_notifs(self, *args: Any, **kwargs: Any) -> Any:
-        notifs = self._agent.get_new_notifs(*args, **kwargs)
+        notifs = self.agent.get_new_notifs(*args, **kwargs) if args or kwargs else self.agent.get_new_notifs()
         if notifs:
             self._record(self._story.received, now(), notifs)
         return notifs
 
     def add_remote_agent(self, *args: Any, **kwargs: Any) -> Any:
         start = now()
-        agent = self._agent.add_remote_agent(*args, **kwargs)
+        agent = self.agent.add_remote_agent(*args, **kwargs)
         self._record(self._story.agent_added, start, now(), agent)
         return agent
 
     def prep_xfer_dlist(self, agent: str | bytes, *args: Any, **kwargs: Any) -> Any:
         start = now()
-        prepared = self._agent.prep_xfer_dlist(agent, *args, **kwargs)
+        prepared = self.agent.prep_xfer_dlist(agent, *args, **kwargs)
         self._record(self._story.list_prepared, start, now(), agent, key_of(prepared))
         return prepared
 

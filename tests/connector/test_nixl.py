@@ -102,9 +102,9 @@ def test_upstreams_answers_are_unchanged(
     before = telemetry.errors
     assert drive(traced, kind, mode, end) == drive(bare, kind, mode, end)
     assert telemetry.errors == before
-    assert traced.scheduler_hooks._carriers == {}, "nothing is kept of a request that has ended"
-    assert traced.scheduler_hooks._before_first_token == {}
-    assert traced.scheduler_hooks._unscheduled == set()
+    assert traced.scheduler_hooks.carriers == {}, "nothing is kept of a request that has ended"
+    assert traced.scheduler_hooks.before_first_token == {}
+    assert traced.scheduler_hooks.unscheduled == set()
     for connector in (traced, bare):
         connector.shutdown()
 

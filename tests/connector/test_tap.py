@@ -177,7 +177,7 @@ def test_polls_in_progress_are_no_facts_but_bound_the_end() -> None:
     ((at_ns, key, state, last_in_progress_ns),) = ended
     assert (key, state) == (key_of(handle), "DONE")
     assert 0 < last_in_progress_ns <= at_ns
-    assert tap._last_in_progress == {}
+    assert tap.calls.last_in_progress == {}
 
 
 def test_a_poll_that_raises_leaves_nothing_behind() -> None:
@@ -188,7 +188,7 @@ def test_a_poll_that_raises_leaves_nothing_behind() -> None:
     agent.fail["check_xfer_state"] = FabricError("link down")
     with pytest.raises(FabricError):
         tap.check_xfer_state(handle)
-    assert tap._last_in_progress == {}
+    assert tap.calls.last_in_progress == {}
 
 
 def test_no_notifications_are_no_fact() -> None:

@@ -20,7 +20,7 @@ FAILED = "ERR"
 def put_around_tap(worker: Any, control: Control) -> None:
     """Puts :class:`LateLink` between the tap of ``worker`` and its agent, and :class:`LateCalls` before the tap."""
     tap = worker.nixl_wrapper
-    tap._agent = LateLink(tap._agent, control)
+    tap.calls.agent = LateLink(tap.calls.agent, control)
     worker.nixl_wrapper = LateCalls(tap, control)
 
 
