@@ -39,6 +39,7 @@ from stack.experiment.result import Result
 from stack.experiment.result_text import result_text
 from stack.experiment.run import Setup, run_experiment
 from stack.experiment.run_folder import FolderError, RunFolder
+from stack.experiment.step import step_engine
 from stack.experiment.target import TargetError
 
 EXPERIMENT_FOLDER = "ab"
@@ -83,8 +84,7 @@ def _measure(settings: DeploymentSettings, count: int, say: Progress) -> tuple[D
         sent = [_send(stack, mode, prompt, f"{n}/{len(plan)}", say) for n, (mode, prompt) in enumerate(plan, 1)]
         say("control: the same prompts twice on the decode engine alone, without transfer")
         plain = [[_send_plain(stack, prompt) for prompt in prompts] for _ in range(PLAIN_RUNS)]
-        # An idle engine does not look for notifications: P frees the blocks of the last pull with its next step.
-        stream_completion(stack.prefill.url, stack.settings.model_name, "One more step.")
+        step_engine(stack.prefill.url, stack.settings.model_name)  # P frees the blocks of the last pull
         say("fetching the traces")
         traces = collect_traces(settings.store_url, [each.answer.trace_id for each in sent], say)
         otlp_json.write_file(settings.run_dir / "traces.json", traces)

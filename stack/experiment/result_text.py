@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from connector import names
+from connector.stages import REUSE_STAGES
 from stack.analysis.compare import PERCENTILES
 from stack.analysis.terminal import Terminal, milliseconds
 from stack.experiment.counted import Arm
@@ -50,10 +52,10 @@ def _cell_end(cell: CellResult, terminal: Terminal) -> Iterator[str]:
 
 def _own(cell: CellResult, published: Published) -> str:
     compared = cell.figures.get(published.metric, {})
-    names = [arm.name for arm in cell.arms]
-    if published.mode not in names or not compared:
+    arms = [arm.name for arm in cell.arms]
+    if published.mode not in arms or not compared:
         return "not measured"
-    first = names.index(published.mode) == 0
+    first = arms.index(published.mode) == 0
     shown = (f"{s} {milliseconds(c.first if first else c.second)}" for s, c in compared.items() if s in (MEAN, "p50"))
     return ", ".join(shown) + " ms"
 
@@ -83,7 +85,8 @@ def _table(plan: Plan, cell: CellResult, whole: bool, terminal: Terminal) -> Ite
         rows = cell.figures.get(name, {})
         yield from _rows(title, rows if whole else {s: rows[s] for s in (MEAN, "p50") if s in rows}, name, terminal)
     if whole:
-        yield from _stage_rows(cell.stages, terminal)
+        reuse = names.MODE_REUSE in plan.modes
+        yield from _stage_rows({n: s for n, s in cell.stages.items() if reuse or n not in REUSE_STAGES}, terminal)
 
 
 def _stage_rows(stages: Mapping[str, Mapping[str, Compared]], terminal: Terminal) -> Iterator[str]:

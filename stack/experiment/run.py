@@ -24,6 +24,7 @@ from stack.experiment.plan import Block, Cell, Plan, arrivals_ns
 from stack.experiment.prompts import SAMPLE_CHARACTERS, Line, Prompt, PromptSource, measured_ratio, window
 from stack.experiment.result import Measured, Result, make_result
 from stack.experiment.run_folder import ENVIRONMENT, PROBE, RESULT, FinishedBlock, RunFolder
+from stack.experiment.step import step
 from stack.experiment.target import Asker, Target
 from stack.experiment.traced import path_row_from, path_rows
 
@@ -224,15 +225,10 @@ class _Run:
         self._say(self._progress(block, cell, rows, len(paths)))
 
     async def _let_prefill_step(self, session: aiohttp.ClientSession) -> None:
-        """Sends one short request that is not counted, so that P sees what the last one's reader told it.
-
-        An idle engine looks for notifications only when it steps: until then it holds the last pull's blocks, and
-        that request's trace lacks the span which ends with them.
-        """
+        """One short request that is not counted, so that P sees what the last one's reader told it."""
         mode = names.MODE_PUSH if names.MODE_PUSH in self._target.modes else self._plan.modes[0]
-        body = completion_body(self._target.model, "One more step.", 1)
         with contextlib.suppress(RequestError):
-            await stream(session, self._target.url, body, {names.HEADER_MODE: mode})
+            await step(session, self._target.url, self._target.model, {names.HEADER_MODE: mode})
 
     def _refuse_failure(self, block: Block, rows: Sequence[Row]) -> None:
         failed = [row for row in rows if row.error]

@@ -12,6 +12,7 @@ import pytest
 
 from stack.__main__ import main
 from stack.experiment.run_folder import RunFolder
+from stack.experiment.step import PROMPT
 
 ROOT = Path(__file__).parents[3]
 SMALL = [
@@ -117,7 +118,7 @@ def test_prompts_from_a_file(small, capsys, jsonl, deployment):
     deployment.decode.requests.clear()
     assert run(*arguments, "--prompts", str(path), "--json") == 0
     sent = {(r.body["prompt"], r.body["max_tokens"]) for r in deployment.decode.requests}
-    assert sent - {("One more step.", 1)} == {("one", 4), ("two", 3)}  # the step lets P see the end of a pull
+    assert sent - {(PROMPT, 1)} == {("one", 4), ("two", 3)}  # the step lets P see the end of a pull
     capsys.readouterr()
     assert "give it again with --prompts" in refused(capsys, *arguments[-6:], "--resume")
     path.write_text('{"prompt": "another"}\n')
