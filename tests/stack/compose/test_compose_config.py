@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -42,6 +43,7 @@ def run(
 def config(run: Callable[..., subprocess.CompletedProcess[str]]) -> Config:
     """Returns what Compose makes of the file; fails on any warning too."""
 
+    @functools.cache
     def read(profile: str, **variables: str) -> dict[str, Any]:
         done = run(profile, SECRETS | variables)
         assert done.returncode == 0, done.stderr

@@ -130,6 +130,16 @@ def test_exemplars_are_kept_and_the_scrape_interval_is_the_one_that_grafana_coun
     assert services["prometheus"]["image"].endswith(f":v{prometheus['jsonData']['prometheusVersion']}")
 
 
+def test_an_engine_that_is_down_keeps_only_its_own_alerts_quiet(read_yaml: ReadYaml) -> None:
+    rules = [rule for group in read_yaml("dashboards/alerts/kvpath.yaml")["groups"] for rule in group["rules"]]
+    alerts = {rule["alert"] for rule in rules if "alert" in rule}
+    (inhibit,) = read_yaml(ALERTMANAGER)["inhibit_rules"]
+    (source,) = (matcher.partition("=")[2] for matcher in inhibit["source_matchers"])
+    assert source in alerts
+    assert inhibit["target_matchers"] == [f"alertname!={source}"]
+    assert inhibit["equal"] == ["job", "instance"]
+
+
 def test_alertmanager_takes_its_configuration(tool: Callable[[str], Path], repository: Path) -> None:
     checked(tool("amtool"), "check-config", repository / ALERTMANAGER)
 
