@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-import yaml
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import Link, SpanKind, Status, StatusCode, set_span_in_context
+from prometheus_client.parser import text_string_to_metric_families
 
 from connector import names
 from connector.bootstrap import start_telemetry, traces_url
+from dashboards import collector_metrics
+from dashboards.metric import TARGET_LABELS, Metric
 from stack.analysis.source import TraceSource
 from stack.engines.processes import Deployment, Part
 from stack.engines.readiness import Awaited, wait_until_healthy
 from stack.store.settings import StoreSettings
-from stack.store.testing import opened
+from stack.store.testing import StoreClient, opened
+from tests.stack.collector.deployed import CONFIG, on_loopback
 
-CONFIG = Path(__file__).parents[3] / "stack" / "collector" / "config.yaml"
 Tool = Callable[[str], Path]
 
 
@@ -49,7 +53,7 @@ def test_the_configuration_is_valid(tool: Tool) -> None:
         ("check_interval: 1s", "check_intervall: 1s", "check_intervall"),
         ("timeout: 1s", "timeout: soon", "timeout"),
         ("[memory_limiter, batch]", "[memory_limiter, bach]", "bach"),
-        ("otlp/tempo:", "kafka/tempo:", "kafka"),
+        ("otlphttp/tempo:", "kafka/tempo:", "kafka"),
     ],
 )
 def test_a_mistake_is_found(tool: Tool, tmp_path: Path, right: str, wrong: str, complaint: str) -> None:
@@ -101,57 +105,79 @@ def send_a_trace(exporter: SpanExporter) -> str:
     return f"{root.get_span_context().trace_id:032x}"
 
 
-def on_loopback(config: Path, http_port: int, grpc_port: int, metrics_port: int) -> str:
-    """The deployed configuration, listening on loopback at ports of the test's own."""
-    text = config.read_text()
-    for port, other in ((4318, http_port), (4317, grpc_port)):
-        assert text.count(f"endpoint: 0.0.0.0:{port}") == 1
-        text = text.replace(f"endpoint: 0.0.0.0:{port}", f"endpoint: 127.0.0.1:{other}")
-    settings = yaml.safe_load(text)
-    exporter = settings["service"]["telemetry"]["metrics"]["readers"][0]["pull"]["exporter"]["prometheus"]
-    assert exporter == {"host": "0.0.0.0", "port": 8888}
-    exporter.update(host="127.0.0.1", port=metrics_port)
-    return yaml.safe_dump(settings)
+@dataclass
+class Collector:
+    """A running Collector with the deployed configuration."""
+
+    otlp_url: str
+    metrics_url: str
+
+    def page(self) -> str:
+        return httpx.get(self.metrics_url, trust_env=False).text
+
+    def wait_for(self, sample: str) -> str:
+        """Returns the page of metrics once a line begins with ``sample``."""
+        deadline = time.monotonic() + 10.0
+        while f"\n{sample}{{" not in (page := self.page()):
+            assert time.monotonic() < deadline, page
+            time.sleep(0.05)  # another process, which can only be polled
+        return page
 
 
-def stand_in_for_tempo(grpc_port: int, metrics_port: int, store_url: str) -> str:
-    """OTLP over gRPC in, as Tempo takes it; out to the embedded store, which speaks HTTP only."""
-    reader = {"pull": {"exporter": {"prometheus": {"host": "127.0.0.1", "port": metrics_port}}}}
-    return yaml.safe_dump(
-        {
-            "receivers": {"otlp": {"protocols": {"grpc": {"endpoint": f"127.0.0.1:{grpc_port}"}}}},
-            "exporters": {"otlphttp": {"endpoint": store_url}},
-            "service": {
-                "telemetry": {"metrics": {"readers": [reader]}},
-                "pipelines": {"traces": {"receivers": ["otlp"], "exporters": ["otlphttp"]}},
-            },
-        }
-    )
+@contextmanager
+def running(otelcol: Path, folder: Path, tempo_url: str) -> Iterator[Collector]:
+    """When the block ends, the Collector is stopped and has handed on what it had."""
+    http, grpc, metrics = free_ports(3)
+    config = folder / "config.yaml"
+    config.write_text(on_loopback(http, grpc, metrics))
+    argv = (str(otelcol), "--config", str(config))
+    part = Part("Collector", argv, folder / "otelcol.log", {"KVPATH_TEMPO_ENDPOINT": tempo_url})
+    collector = Collector(f"http://127.0.0.1:{http}", f"http://127.0.0.1:{metrics}/metrics")
+    with Deployment() as deployment:
+        wait_until_healthy(deployment, [Awaited(*deployment.start(part), collector.metrics_url)], 20.0, print)
+        yield collector
+
+
+def base_url(store: StoreClient) -> str:
+    return str(store.base_url).rstrip("/")
+
+
+def as_exposed(page: str) -> dict[str, frozenset[str]]:
+    """Labels of every sample on a page of metrics, by its name."""
+    return {
+        sample.name: frozenset(sample.labels)
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+def expected(*metrics: Metric) -> dict[str, frozenset[str]]:
+    return {name: labels - TARGET_LABELS for metric in metrics for name, labels in metric.series().items()}
 
 
 def test_a_trace_goes_through_unchanged(tool: Tool, tmp_path: Path) -> None:
-    http, grpc, metrics, tempo, tempo_metrics = free_ports(5)
-    direct = StoreSettings(path=tmp_path / "direct.db")
-    behind = StoreSettings(path=tmp_path / "behind.db")
-    (tmp_path / "config.yaml").write_text(on_loopback(CONFIG, http, grpc, metrics))
-    with opened(direct) as expected, opened(behind) as received:
-        (tmp_path / "tempo.yaml").write_text(stand_in_for_tempo(tempo, tempo_metrics, str(received.base_url)))
-
-        def collector(name: str, env: dict[str, str] | None = None) -> Part:
-            argv = (str(tool("otelcol")), "--config", str(tmp_path / f"{name}.yaml"))
-            return Part(name, argv, tmp_path / f"{name}.log", env or {})
-
-        with Deployment() as deployment:
-            deployment.start(collector("tempo"))
-            (config,) = deployment.start(collector("config", {"KVPATH_TEMPO_ENDPOINT": f"127.0.0.1:{tempo}"}))
-            wait_until_healthy(deployment, [Awaited(config, f"http://127.0.0.1:{metrics}/metrics")], 20.0, print)
-            trace_id = send_a_trace(Both(str(expected.base_url), f"http://127.0.0.1:{http}"))
-            page = httpx.get(f"http://127.0.0.1:{metrics}/metrics").text
-        # Stopped in this order, each has handed on what it had.
-        with TraceSource(str(expected.base_url)) as one, TraceSource(str(received.base_url)) as other:
+    with (
+        opened(StoreSettings(path=tmp_path / "direct.db")) as direct,
+        opened(StoreSettings(path=tmp_path / "behind.db")) as behind,
+    ):
+        with running(tool("otelcol"), tmp_path, base_url(behind)) as collector:
+            trace_id = send_a_trace(Both(base_url(direct), collector.otlp_url))
+            page = collector.wait_for(collector_metrics.SENT.total)
+        with TraceSource(base_url(direct)) as one, TraceSource(base_url(behind)) as other:
             sent, arrived = one.fetch(trace_id), other.fetch(trace_id)
     assert sent is not None, "the store did not take the trace at all"
-    assert arrived is not None, (tmp_path / "config.log").read_text() + (tmp_path / "tempo.log").read_text()
+    assert arrived is not None
     assert len(sent.spans) == 3
     assert sorted(arrived.spans, key=lambda span: span.span_id) == sorted(sent.spans, key=lambda span: span.span_id)
-    assert "otelcol_receiver_accepted_spans" in page
+    of_failures = {collector_metrics.NOT_SENT.name}
+    asked = expected(*(metric for metric in collector_metrics.METRICS if metric.name not in of_failures))
+    assert asked.items() <= as_exposed(page).items()
+
+
+def test_what_was_not_sent_is_counted_as_the_alert_asks(tool: Tool, tmp_path: Path) -> None:
+    with opened(StoreSettings(path=tmp_path / "traces.db")) as store:
+        nowhere = f"{base_url(store)}/nowhere"  # answers 404, which is no reason to try again
+        with running(tool("otelcol"), tmp_path, nowhere) as collector:
+            send_a_trace(Both(collector.otlp_url))
+            page = collector.wait_for(collector_metrics.NOT_SENT.total)
+    assert expected(collector_metrics.NOT_SENT).items() <= as_exposed(page).items()
