@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dashboards import engine_metrics, exporter_metrics, prometheus_metrics, router_metrics, vllm_metrics
+from dashboards import (
+    collector_metrics,
+    engine_metrics,
+    exporter_metrics,
+    prometheus_metrics,
+    router_metrics,
+    vllm_metrics,
+)
 
-SOURCES = (router_metrics, engine_metrics, vllm_metrics, exporter_metrics, prometheus_metrics)
+SOURCES = (router_metrics, engine_metrics, vllm_metrics, collector_metrics, exporter_metrics, prometheus_metrics)
 
 
 def known_series() -> Mapping[str, frozenset[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from dashboards.alerts import GROUPS, to_yaml
 from dashboards.boards import BOARDS
 from dashboards.grafana import to_json
 
@@ -13,7 +14,8 @@ HERE = Path(__file__).parent
 
 def generated() -> Mapping[Path, str]:
     """Returns the text of every generated file."""
-    return {HERE / "generated" / f"{board.name}.json": to_json(board) for board in BOARDS}
+    dashboards = {HERE / "generated" / f"{board.name}.json": to_json(board) for board in BOARDS}
+    return {**dashboards, HERE / "alerts" / "kvpath.yaml": to_yaml(GROUPS)}
 
 
 def write() -> list[Path]:
@@ -30,6 +32,6 @@ def write() -> list[Path]:
 
 def differing(wanted: Mapping[Path, str]) -> list[Path]:
     """Returns the files that are missing, not as they should be, or no longer wanted."""
-    stale = set((HERE / "generated").glob("*.json")) - set(wanted)
+    stale = {*(HERE / "generated").glob("*.json"), *(HERE / "alerts").glob("*.yaml")} - set(wanted)
     other = {path for path, text in wanted.items() if not path.exists() or path.read_text(encoding="utf-8") != text}
     return sorted(stale | other)

@@ -46,8 +46,12 @@ def growth(counter: Metric, by: str, where: str = "", window: str = WINDOW) -> s
 
     ``increase`` alone misses the first event of a kind, because the series begins with it.
     """
-    series = select(counter.total, where)
-    return f"sum by ({by}) (({series} unless {series} offset {window}) or increase({series}[{window}]))"
+    return growth_of(counter.total, by, where, window)
+
+
+def growth_of(series: str, by: str, where: str = "", window: str = WINDOW) -> str:
+    chosen = select(series, where)
+    return f"sum by ({by}) (({chosen} unless {chosen} offset {window}) or increase({chosen}[{window}]))"
 
 
 def quantile(q: float, histogram: Metric, by: str, where: str = "", window: str = WINDOW) -> str:
@@ -63,8 +67,3 @@ def mean(histogram: Metric, by: str, where: str = "", window: str = WINDOW) -> s
 def ratio(part: str, whole: str, match: str = "") -> str:
     """``match`` says how labels are matched, such as ``on (mode) group_left ()``."""
     return f"{part} / {match}{' ' if match else ''}({whole} > 0)"
-
-
-def or_zero_where(expr: str, exists: str) -> str:
-    """``expr``, and 0 where ``exists`` has an answer and ``expr`` has none: only where no series means no event."""
-    return f"{expr} or 0 * {exists}"

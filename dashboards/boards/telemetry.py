@@ -67,6 +67,39 @@ SPANS = Row(
     ),
 )
 
+COLLECTOR = Row(
+    "The Collector",
+    (
+        Panel(
+            "Do spans leave the Collector as they come?",
+            "Accepted from router and engines, and sent on to Tempo. `sent` below `accepted` for minutes: Tempo is "
+            "slow or down; see the queue.",
+            "ops",
+            (
+                Query(ask.COLLECTOR_IN, "accepted by {{instance}}"),
+                Query(ask.COLLECTOR_OUT, "sent by {{instance}}", expects_data=False),
+            ),
+        ),
+        Panel(
+            "How full is the Collector's queue?",
+            "1 is full: from then on spans are thrown away. Rising: Tempo does not take them fast enough.",
+            "percentunit",
+            (Query(ask.COLLECTOR_QUEUE, "{{exporter}} of {{instance}}"),),
+            maximum=1,
+        ),
+        Panel(
+            "Which spans does the Collector lose?",
+            "Refused (memory is short: raise its limit) or not delivered to Tempo. Any is a gap in traces.",
+            "short",
+            (
+                Query(ask.COLLECTOR_REFUSED, "refused by {{instance}}"),
+                Query(ask.COLLECTOR_NOT_SENT, "not delivered by {{instance}}", expects_data=False),
+            ),
+            View.EVENTS,
+        ),
+    ),
+)
+
 TRACES = Row(
     "Traces and the critical-path exporter",
     (
@@ -135,6 +168,6 @@ BOARD = Board(
     "kvpath-telemetry",
     "kvpath: telemetry health",
     "Whether the figures of the other dashboards can be believed: what is scraped, lost, late or uncertain.",
-    (SCRAPES, SPANS, TRACES),
+    (SCRAPES, SPANS, COLLECTOR, TRACES),
     (MODE,),
 )

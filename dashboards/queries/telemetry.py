@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dashboards import collector_metrics as collector
 from dashboards import engine_metrics as engines
 from dashboards import exporter_metrics as exporter
 from dashboards import prometheus_metrics as prometheus
 from dashboards import router_metrics as router
-from dashboards.promql import IN_MODE, both, differs, equals, growth, quantile, rate, ratio
+from dashboards.promql import IN_MODE, both, differs, equals, growth, quantile, rate, ratio, total
 
 SCRAPED = f"avg by (job) ({prometheus.UP.value})"
 SCRAPE_SECONDS = f"max by (job) ({prometheus.SCRAPE_SECONDS.value})"
@@ -18,6 +19,14 @@ LOST = growth(engines.TELEMETRY_LOST, "job, instance, kind")
 ROUTER_ERRORS = growth(router.TELEMETRY_ERRORS, "instance")
 NOT_ANNOTATED = growth(router.ANNOTATIONS, "instance", equals("outcome", router.FAILED))
 ENGINE_ERRORS = growth(engines.TELEMETRY_ERRORS, "job, instance")
+
+COLLECTOR_IN = rate(collector.ACCEPTED.total, "instance")
+COLLECTOR_OUT = rate(collector.SENT.total, "instance")
+COLLECTOR_REFUSED = growth(collector.REFUSED, "instance")
+COLLECTOR_NOT_SENT = growth(collector.NOT_SENT, "instance")
+COLLECTOR_QUEUE = ratio(
+    total(collector.QUEUE.value, "instance, exporter"), total(collector.QUEUE_CAPACITY.value, "instance, exporter")
+)
 
 TRACES = rate(exporter.TRACES.total, "mode, outcome", IN_MODE)
 COMPLETE_SHARE = ratio(
