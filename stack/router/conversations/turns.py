@@ -9,6 +9,7 @@ processes that share memory only the table is shared, not what is still being as
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -22,7 +23,10 @@ from stack.router.params import Params
 from stack.router.settings import EngineSettings
 
 AFTER_TURN_TIMEOUT_S = 5.0  # for D's word when nobody waits for it
+STOP_GRACE_S = 0.5
 NOT_KEPT = "not_kept"  # D keeps nothing, or did not say
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -78,11 +82,14 @@ class Conversations:
         self._limits = limits
         self._clock = clock
         self._on_not_kept = on_not_kept
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ending: dict[bytes, asyncio.Task[None]] = {}
 
     async def stop(self) -> None:
-        """Gives up what is still being asked, and the memory."""
-        tasks = list(self._ending.values())
+        """Gives what is still being asked a moment, for another router's sake, then gives it up."""
+        tasks = list(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=STOP_GRACE_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -92,11 +99,15 @@ class Conversations:
         """Begins to remember a turn whose last byte is about to go out; ``body`` of an answer not yet followed."""
         turn.ending = True
         task = asyncio.create_task(self._remember(turn, decode, request_id, body, self._clock()))
-        self._ending[turn.key] = task
+        self._tasks.add(task)
+        self._ending[turn.key] = task  # of two turns that end together the later counts
 
         def forget(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
             if self._ending.get(turn.key) is done:
                 del self._ending[turn.key]
+            if not done.cancelled() and (error := done.exception()) is not None:
+                _log.error("a turn was not remembered", exc_info=error)
 
         task.add_done_callback(forget)
 

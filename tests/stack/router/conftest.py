@@ -21,6 +21,7 @@ import uvicorn
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
+from redis.asyncio import Redis
 from uvicorn.server import ServerState
 
 from connector import names
@@ -229,8 +230,16 @@ async def reusing_decode() -> AsyncIterator[StubEngine]:
         yield stub
 
 
+@pytest.fixture
+async def redis_url(redis_server: str) -> AsyncIterator[str]:
+    """A server with nothing on it."""
+    yield redis_server
+    async with Redis.from_url(redis_server) as client:
+        await client.flushall()
+
+
 @pytest.fixture(scope="session")
-def redis_url() -> Iterator[str]:
+def redis_server() -> Iterator[str]:
     """A real server of its own, on a socket that nobody else sees."""
     if shutil.which("redis-server") is None:
         raise RuntimeError("redis-server is missing: .ci/packages redis-server installs it")
