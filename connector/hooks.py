@@ -111,6 +111,8 @@ class SchedulerHooks:
     @guarded
     def attach(self, metadata: Any) -> None:
         """Puts carriers on the metadata of this step, for the worker, and on registrations, for P's worker."""
+        if not (metadata.push_registrations or metadata.reqs_to_recv or metadata.reqs_to_send):
+            return
         carried = {}
         for request, registration in metadata.push_registrations.items():
             carrier = self.carriers.get(request)
@@ -120,10 +122,12 @@ class SchedulerHooks:
                 carried[request] = carrier
         for request in metadata.reqs_to_recv:
             carrier = self.carriers.get(request)
-            if carrier is not None:
-                carried[request] = carrier
-                if carrier.mode != names.MODE_REUSE:  # in reuse P has still to compute, and D may keep the blocks
-                    del self.carriers[request]
+            if carrier is None:
+                continue
+            if carrier.mode != names.MODE_REUSE:
+                carried[request] = self.carriers.pop(request)
+            elif carrier.stamp_ns:  # without one P reads nothing, and only tells D to free its blocks
+                carried[request] = carrier  # and stays: P has still to compute, D may keep the blocks
         for request in metadata.reqs_to_send:
             carrier = self.carriers.pop(request, None)
             if carrier is not None:
@@ -158,7 +162,7 @@ class SchedulerHooks:
     @guarded
     def step_ended(self) -> None:
         """Called once a step, after its tokens were appended: looks for requests that got their first."""
-        for request in self.before_first_token.values():
+        for request in self.before_first_token.values():  # a loop, for it costs less than a list: mostly none has
             if request.num_output_tokens:
                 break
         else:
