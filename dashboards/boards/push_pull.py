@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from connector import names
-from connector.stages import STAGE_NAMES, UNEXPLAINED
+from dashboards.boards.path import path_over_time
 from dashboards.model import MODE, STAGE, Board, Panel, Query, Row, View
 from dashboards.queries import push_pull as ask
 
@@ -89,20 +89,6 @@ TIMES = Row(
 )
 
 
-def _over_time(mode: str) -> Panel:
-    return Panel(
-        f"What is the time to the first token made of, in {mode}?",
-        "Mean seconds of each stage on the critical path; the areas add up to mean TTFT. The widest area is what "
-        "to work on; a stage that grew is where to look. `unexplained` is what no stage covers.",
-        "s",
-        tuple(Query(ask.stage_over_time(mode, stage), stage) for stage in (*STAGE_NAMES, UNEXPLAINED)),
-        View.STACK,
-        width=12,
-        height=10,
-        stages=True,
-    )
-
-
 PATH = Row(
     "The critical path",
     (
@@ -128,8 +114,8 @@ PATH = Row(
             height=10,
             minimum=None,
         ),
-        _over_time(names.MODE_PUSH),
-        _over_time(names.MODE_PULL),
+        path_over_time(names.MODE_PUSH),
+        path_over_time(names.MODE_PULL),
         Panel(
             "How long do the chosen stages take at worst?",
             "p50 and p99 of the stages chosen above. A p99 that leaves p50 behind is a stall, not a slow link: open "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from connector import names
+from dashboards.boards.path import path_over_time
 from dashboards.model import Panel, Query, Row, View
 from dashboards.queries import reuse as ask
 
@@ -105,6 +106,7 @@ ROW = Row(
             width=12,
             height=6,
         ),
+        path_over_time(names.MODE_REUSE, width=24),
     ),
     collapsed=True,
 )

@@ -11,7 +11,7 @@ import pytest
 from grafana_foundation_sdk.models import units
 
 from connector import names
-from connector.stages import STAGE_NAMES, UNEXPLAINED
+from connector.stages import REUSE_STAGES, STAGE_NAMES, UNEXPLAINED
 from dashboards.boards import BOARDS
 from dashboards.grafana import to_json
 from dashboards.settings import SETTINGS
@@ -137,11 +137,12 @@ def test_ttft_has_exemplars_and_leads_to_the_traces_of_the_mode() -> None:
     assert panel["fieldConfig"]["defaults"]["links"][0]["url"].startswith("/d/kvpath-traces?var-mode=")
 
 
-def test_stages_are_stacked_in_the_order_of_the_path_for_both_modes() -> None:
-    for mode in ("push", "pull"):
-        title = f"What is the time to the first token made of, in {mode}?"
-        panel = next(each for each in asking(MODELS["kvpath-push-pull"]) if each["title"] == title)
-        shown = [target["legendFormat"] for target in panel["targets"]]
-        assert shown == [name for name in (*STAGE_NAMES, UNEXPLAINED) if name in shown]
-        assert {"prefill", "flight", UNEXPLAINED} <= set(shown)
-        assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
+@pytest.mark.parametrize(
+    ("uid", "mode"), [("kvpath-push-pull", "push"), ("kvpath-push-pull", "pull"), ("kvpath-engines", "reuse")]
+)
+def test_stages_are_stacked_in_the_order_of_the_path(uid: str, mode: str) -> None:
+    title = f"What is the time to the first token made of, in {mode}?"
+    panel = next(each for each in asking(MODELS[uid]) if each["title"] == title)
+    shown = [target["legendFormat"] for target in panel["targets"]]
+    assert shown == [name for name in (*STAGE_NAMES, UNEXPLAINED) if mode == "reuse" or name not in REUSE_STAGES]
+    assert panel["fieldConfig"]["defaults"]["custom"]["stacking"]["mode"] == "normal"
