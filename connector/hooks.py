@@ -84,8 +84,12 @@ class SchedulerHooks:
 
     @guarded
     def pinned(self, blocks: int) -> None:
-        """Mode reuse, on D: as many blocks are kept from now on."""
-        self.ledger.record(self._story.blocks_pinned, now(), blocks)
+        """Mode reuse, on D: as many blocks are kept from now on.
+
+        Told at once, not by the drain thread: a D that has freed its last blocks takes no further step by itself, and
+        this one's statistics are the last to leave it.
+        """
+        self._story.blocks_pinned(blocks)
 
     @guarded
     def allocated(self, request: Any, external_tokens: int) -> None:

@@ -101,6 +101,7 @@ PARAM_TRACEPARENT = "traceparent"  # inside kv_transfer_params
 PARAM_REQUEST_ID = "kvpath_request_id"  # inside kv_transfer_params
 PARAM_MODE = "transfer_mode"  # inside kv_transfer_params; upstream's own key
 PARAM_TOKEN_MARKS = "kvpath_token_marks"  # inside kv_transfer_params, mode reuse: [[tokens, digest], ...]
+PARAM_KEEP = "kvpath_keep"  # inside D's kv_transfer_params, mode reuse: False when nobody can go on from this turn
 PARAM_BLOCK_SIZE = "kvpath_block_size"  # inside kv_transfer_params, mode reuse: tokens of one of D's blocks
 PARAM_INSTANCE = "kvpath_instance"  # of the engine whose blocks they are; its NIXL engine id changes with every boot
 PARAM_TELEMETRY = "kvpath"  # inside a push registration: what P's writer needs for its spans

@@ -120,8 +120,8 @@ class RequestStory:
         samples.add(metrics.REUSE_TOKENS, recomputed, "recomputed")
 
     # --- D ----------------------------------------------------------------------------------------------------
-    def blocks_pinned(self, at_ns: int, blocks: int) -> None:
-        """Mode reuse: D keeps as many blocks of finished requests from now on."""
+    def blocks_pinned(self, blocks: int) -> None:
+        """Mode reuse: D keeps as many blocks of finished requests from now on. On the engine core thread."""
         self._context.samples.add(metrics.BLOCKS_PINNED, blocks)
 
     def decode_received(self, at_ns: int, request: str, carrier: Carrier) -> None:

@@ -121,7 +121,9 @@ class ReuseScheduler:
     def _serves(self, request: Any) -> bool:
         if _is(request, prefill=True):
             return self._desk is not None
-        return self._keeper is not None and _is(request, prefill=False) and text_only(request)
+        if self._keeper is None or not _is(request, prefill=False):
+            return False
+        return request.kv_transfer_params.get(names.PARAM_KEEP, True) is not False and text_only(request)
 
 
 class Keeper:

@@ -24,7 +24,7 @@ from connector.fake_agent import FakeAgent, Network
 from connector.fewcores import PROGRESS_DELAY_US, progress_delay
 from connector.ledger import Ledger, Losses
 from connector.metrics import Metric, Samples
-from connector.runtime import Runtime
+from connector.runtime import OPTION_INSTANCE, Runtime
 from connector.spans import PresetIds, SpanWriter
 from connector.tap import NixlTap
 from connector.worker_story import WorkerStory, agent_name
@@ -155,7 +155,8 @@ class EngineTelemetry:
                 start = functools.partial(start_telemetry, exporter=self.exporters[engine_id])
                 patch.setattr("connector.runtime.start_telemetry", start)
                 service = names.SERVICE_DECODE if transfer.kv_role == "kv_consumer" else names.SERVICE_PREFILL
-                self.runtimes[engine_id] = Runtime(service, engine_id, {})
+                named = {OPTION_INSTANCE: transfer.kv_connector_extra_config.get(OPTION_INSTANCE)}
+                self.runtimes[engine_id] = Runtime(service, engine_id, named)
         return Use(self.runtimes[engine_id])
 
     def spans(self, rid: str) -> list[ReadableSpan]:

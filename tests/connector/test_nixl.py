@@ -91,14 +91,17 @@ def drive(connector: Any, kind: str, mode: str, end: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("end", ["FINISHED_LENGTH_CAPPED", "FINISHED_ABORTED", "FINISHED_ABORTED_EARLY"])
-@pytest.mark.parametrize("mode", ["push", "pull"])
+@pytest.mark.parametrize("mode", ["push", "pull", "pull-where-reuse-is-served"])
 @pytest.mark.parametrize("kind", ["prefill", "decode"])
 def test_upstreams_answers_are_unchanged(
     telemetry: EngineTelemetry, small_model: str, kind: str, mode: str, end: str
 ) -> None:
     role = "kv_producer" if kind == "prefill" else "kv_consumer"
+    mode, _, reuse = mode.partition("-")
     connector = f"P{mode[1:]}Connector"
-    traced, bare = (scheduler(small_model, connector, role, traced=how) for how in (True, False))
+    serves = {"bidirectional_kv_xfer": True, **({"kvpath_kept_port": 0} if kind == "decode" else {})} if reuse else {}
+    traced = scheduler(small_model, connector, role, traced=True, **serves)
+    bare = scheduler(small_model, connector, role, traced=False)
     before = telemetry.errors
     assert drive(traced, kind, mode, end) == drive(bare, kind, mode, end)
     assert telemetry.errors == before

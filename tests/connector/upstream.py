@@ -114,9 +114,9 @@ def blocks_of(ids: Iterable[int]) -> KVCacheBlocks:
     return KVCacheBlocks(([KVCacheBlock(block) for block in ids],))
 
 
-def scheduled(*request_ids: str) -> SchedulerOutput:
+def scheduled(*request_ids: str, computed: int = 0) -> SchedulerOutput:
     output = SchedulerOutput.make_empty()
-    output.scheduled_new_reqs = [SimpleNamespace(req_id=each, num_computed_tokens=0) for each in request_ids]
+    output.scheduled_new_reqs = [SimpleNamespace(req_id=each, num_computed_tokens=computed) for each in request_ids]
     return output
 
 
@@ -167,9 +167,10 @@ class InProcessEngine:
         self.scheduler.update_state_after_alloc(request, blocks_of(blocks), tokens)
         return tokens
 
-    def step(self, *new_requests: str) -> None:
+    def step(self, *new_requests: str, computed: int = 0) -> None:
         """One engine step: metadata to the worker, transfers, results and statistics back."""
-        metadata = pickle.loads(pickle.dumps(self.scheduler.build_connector_meta(scheduled(*new_requests))))
+        output = scheduled(*new_requests, computed=computed)
+        metadata = pickle.loads(pickle.dumps(self.scheduler.build_connector_meta(output)))
         self.worker.bind_connector_metadata(metadata)
         self.worker.start_load_kv(None)
         results = transfer_results(self.worker)

@@ -31,6 +31,7 @@ from stack.engines.model import prepare_smollm2
 from stack.engines.processes import Deployment, Part
 from stack.engines.readiness import Awaited, prove_or_restart, wait_until_healthy
 from stack.engines.settings import DeploymentSettings, engine_specs
+from stack.experiment.step import step_engine
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -45,6 +46,7 @@ SETTINGS = DeploymentSettings(
     decode_port=18200,
     prefill_side_channel_port=15600,
     decode_side_channel_port=15610,
+    kept_ttl_s=20,  # so short that a test can wait for its end
     store_port=14318,
 )
 GATE_PORT = 14319
@@ -93,8 +95,8 @@ class LiveStack:
         return found[0]
 
     def step_prefill(self) -> None:
-        """Makes P's engine step: an idle one does not look for notifications, and frees the last pull's blocks then."""
-        stream_completion(self.prefill.url, self.settings.model_name, "One more step.")
+        """Makes P's engine step, which frees the last pull's blocks."""
+        step_engine(self.prefill.url, self.settings.model_name)
 
     def metric(self, engine: EngineSpec, name: str, **labels: str) -> float:
         """The sum of a metric over all samples that carry ``labels``."""
