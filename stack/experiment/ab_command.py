@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the experiment; returns 0, 1 when it could not be finished, 2 for what cannot be run at all."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it for `command &`
     try:
         return _run(args)
     except (PlanError, PromptsError, FolderError, TargetError) as error:
@@ -135,6 +138,7 @@ def _measure(args: argparse.Namespace, plan: Plan, lines: list[Line], folder: Ru
     try:
         result = run_experiment(folder, Setup(args.router, traces, lines, probe, annotate=annotate), say)
     except KeyboardInterrupt:
+        warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine that the interrupt kept from starting
         return _complain(f"interrupted; finished blocks are kept: --resume --out {folder.path}", EXIT_FAILED)
     if args.json:
         print(json.dumps(result.document(), indent=2))

@@ -66,7 +66,7 @@ def _run_blocks(folder: RunFolder, setup: Setup, say: Say) -> None:
         _check(target, folder.plan)
         run = _Run(folder, setup, say, asker, target)
         with asyncio.Runner() as runner:
-            session = runner.run(_session())
+            session = _complete(runner, _session())
             try:
                 run.prepare(runner, session)
                 run.probe()
@@ -75,7 +75,7 @@ def _run_blocks(folder: RunFolder, setup: Setup, say: Say) -> None:
                         run.block(runner, session, block)
             finally:
                 run.annotations.settle()
-                runner.run(session.close())
+                _complete(runner, session.close())
 
 
 def result_of(folder: RunFolder) -> Result:
@@ -95,13 +95,16 @@ def result_of(folder: RunFolder) -> Result:
     )
 
 
-async def _heeding_ctrl_c(work: Coroutine[Any, Any, T]) -> T:
-    """Ctrl-C cancels the task; a cancellation that was swallowed on the way (by a request that ended) is made good."""
-    result = await work
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
-    return result
+def _complete(runner: asyncio.Runner, work: Coroutine[Any, Any, T]) -> T:
+    """Runs ``work`` to its end; raises ``KeyboardInterrupt`` for every Ctrl-C.
+
+    One that comes just before the first step leaves the runner as a bare cancellation: CPython's ``Runner.run`` sets
+    its count of interrupts to 0 after it has taken the signal over. Nobody else cancels ``work``.
+    """
+    try:
+        return runner.run(work)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 async def _session() -> aiohttp.ClientSession:
@@ -152,10 +155,10 @@ class _Run:
         ratio = self._source.characters_a_token
         if not self._setup.lines:
             sample = Prompt(0, window(self._plan.seed, SAMPLE_CHARACTERS), 1)
-            ratio = measured_ratio(SAMPLE_CHARACTERS, runner.run(self._try(session, sample)))
+            ratio = measured_ratio(SAMPLE_CHARACTERS, _complete(runner, self._try(session, sample)))
             self._source = PromptSource((), ratio)
         longest = max(self._first_prompts(), key=lambda prompt: len(prompt.text))
-        runner.run(self._try(session, longest))
+        _complete(runner, self._try(session, longest))
         self._folder.write(ENVIRONMENT, environment(self._target, self._setup.extra) | {RATIO: ratio})
         if self._traces is None:
             self._note("traces were not asked for: no stages")
@@ -202,12 +205,12 @@ class _Run:
         )
         self.annotations.settle()
         start = time.time()
-        rows = runner.run(_heeding_ctrl_c(offer(session, load, self._folder.append_request)))
+        rows = _complete(runner, offer(session, load, self._folder.append_request))
         self.annotations.ended(block, start, time.time())
         self._refuse_failure(block, rows)
         choices = self._asker.early_choices().since(before)
         if self._traces is not None:
-            runner.run(self._let_prefill_step(session))
+            _complete(runner, self._let_prefill_step(session))
         traces = self._collect(rows)
         paths = path_rows(traces)
         if block.warm_up:

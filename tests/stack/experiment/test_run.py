@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from dataclasses import replace
@@ -13,7 +14,7 @@ from stack.analysis.synthetic import MS, Figures
 from stack.experiment.errors import ExperimentError
 from stack.experiment.plan import Changes, make_plan
 from stack.experiment.presets import DEMO
-from stack.experiment.run import Setup, run_experiment
+from stack.experiment.run import Setup, _complete, run_experiment
 from stack.experiment.run_folder import RunFolder
 from stack.router.stub_engine import Reply
 
@@ -200,3 +201,14 @@ def test_a_probe_that_cannot_be_made_is_a_note(deployment, tmp_path):
     folder = RunFolder.create(tmp_path / "run", plan_of())
     result = run_experiment(folder, Setup(deployment.url, probe=probe), quiet)
     assert "no link probe: no NIXL here" in result.measured.notes
+
+
+def test_a_control_c_just_before_the_first_step_is_an_interrupt():
+    """CPython then forgets to count it, and the runner gives a bare cancellation."""
+
+    async def work():
+        asyncio.current_task().cancel()
+        await asyncio.sleep(0)
+
+    with asyncio.Runner() as runner, pytest.raises(KeyboardInterrupt):
+        _complete(runner, work())
