@@ -195,18 +195,21 @@ def test_what_nobody_asks_for_is_freed_in_time(stack: LiveStack, source: TraceSo
     eventually(lambda: decode_usage(stack) == 0, stack.settings.kept_ttl_s + 5.0)
     assert time.monotonic() - left > stack.settings.kept_ttl_s / 2
     eventually(lambda: stack.metric(stack.decode, "kvpath_blocks_pinned") == 0, 2)
-    trace = fetch(source, never_continued.trace_id, names.SPAN_BLOCKS_HELD)
-    held = [each for each in trace.spans if each.name == names.SPAN_BLOCKS_HELD and on_decode(each)]
-    assert [each.attributes[names.ATTR_RELEASE_REASON] for each in held] == [names.RELEASE_LEASE_EXPIRED]
-    assert not held[0].failed, "that nobody came back is no failure"
+    eventually(lambda: held_by_d(source, never_continued) != [], 10)
+    (held,) = held_by_d(source, never_continued)
+    assert held.attributes[names.ATTR_RELEASE_REASON] == names.RELEASE_LEASE_EXPIRED
+    assert not held.failed, "that nobody came back is no failure"
 
 
 def decode_usage(stack: LiveStack) -> float:
     return stack.metric(stack.decode, "vllm:kv_cache_usage_perc")
 
 
-def on_decode(each: Span) -> bool:
-    return each.resource.service_name == names.SERVICE_DECODE
+def held_by_d(source: TraceSource, said: Said) -> list[Span]:
+    """What D says of the blocks that it kept of a turn; it says so when they are free."""
+    trace = source.fetch(said.trace_id)
+    held = [each for each in trace.spans if each.name == names.SPAN_BLOCKS_HELD] if trace else []
+    return [each for each in held if each.resource.service_name == names.SERVICE_DECODE]
 
 
 def test_two_turns_at_once_and_another_caller_take_nothing_twice(stack: LiveStack, source: TraceSource) -> None:
@@ -235,15 +238,9 @@ def test_an_edited_history_is_computed_and_d_frees_the_old_one_at_once(stack: Li
     second = ask(stack, names.MODE_REUSE, edited, conversation)
     assert second.text == plain(stack, edited)
     assert outcome(fetch(source, second.trace_id, names.SPAN_REUSE_LOOKUP)) == names.REUSE_EDITED
-
-    def freed() -> bool:
-        trace = source.fetch(first.trace_id)
-        held = (
-            [each for each in trace.spans if each.name == names.SPAN_BLOCKS_HELD and on_decode(each)] if trace else []
-        )
-        return [each.attributes[names.ATTR_RELEASE_REASON] for each in held] == [names.RELEASE_DONE]
-
-    eventually(freed, 5)
+    eventually(lambda: held_by_d(source, first) != [], 5)
+    (held,) = held_by_d(source, first)
+    assert held.attributes[names.ATTR_RELEASE_REASON] == names.RELEASE_DONE
 
 
 # --- what the router would not do: the engines are asked directly ------------------------------------------------
