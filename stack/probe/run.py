@@ -104,7 +104,10 @@ def _wait(leader: SideProcess, peer: SideProcess | None, plan: Plan, progress: P
                 steps += 1
                 if progress is not None:
                     progress(steps, (1 + plan.repetitions) * len(plan.cases))
-    except LostPeerError as error:
+    except PeerError:
+        raise
+    except ProbeError as error:
+        # Who lost its peer, maybe in the middle of a transfer, says what it saw; why, the peer's own end says.
         reason = peer.own_failure(PEER_END_S) if peer is not None else None
         raise ProbeError(reason or str(error)) from None
 
