@@ -143,7 +143,7 @@ def test_a_side_that_is_killed_ends_the_probe_with_its_reason() -> None:
             victim = next(pid for pid in descendants_of(os.getpid()) if _is_listening_side(pid))
             os.kill(victim, signal.SIGKILL)
 
-    with pytest.raises(ProbeError, match="^the decode side of the probe ended with status 137"):
+    with pytest.raises(ProbeError, match=r"^the decode side of the probe ended with status 137"):
         run_probe(SHAPE, TOKENS, 500, progress=kill)
 
 
