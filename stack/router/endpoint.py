@@ -106,11 +106,9 @@ class GenerationEndpoint:
             self._begin_turn(exchange, conversation)
 
     def _begin_turn(self, exchange: Exchange, conversation: str | None) -> None:
-        """Follows the conversation. A request that has none, or cannot be followed, is a pull: D would keep its blocks
-        for a turn that never finds them."""
+        """Follows the conversation. A request that has none, or cannot be followed, is served as a pull would be."""
         history = history_of(exchange.path, exchange.body)
         if conversation is None or history is None:
-            exchange.mode = names.MODE_PULL
             self._metrics.not_kept(NO_CONVERSATION if conversation is None else NOT_PLAIN_TEXT)
             return
         key = key_of(exchange.header("authorization"), conversation)
@@ -200,7 +198,7 @@ class GenerationEndpoint:
     def _follower(self, exchange: Exchange, opened: Opened, scan: StreamScan) -> Callable[[bytes], None]:
         """Returns what sees every chunk just before the client does."""
         turn = exchange.turn
-        if turn is None or exchange.mode != names.MODE_REUSE:
+        if turn is None:
             return scan.follow
 
         def follow(chunk: bytes) -> None:
@@ -211,7 +209,7 @@ class GenerationEndpoint:
         return follow
 
     async def _whole(self, exchange: Exchange, responder: Responder, opened: Opened) -> None:
-        if exchange.turn is not None and exchange.mode == names.MODE_REUSE:
+        if exchange.turn is not None:
             self._conversations.ended(exchange.turn, opened.leg.engine.engine_id, exchange.request_id, body=opened.data)
         content_type = opened.answer.content_type or "application/json"
         await responder.whole(200, [(b"content-type", content_type.encode("latin-1"))], opened.data)

@@ -42,7 +42,7 @@ class Exchange:
     mode: str = ""  # until decided
     fallback: str | None = None
     span: RouterSpan | None = None
-    turn: Turn | None = None  # in reuse
+    turn: Turn | None = None  # in reuse, of a conversation that can be followed
     legs: list[Leg] = field(default_factory=list)
     cancel_reason: str = CANCELLED
     status: int = 0
@@ -52,7 +52,7 @@ class Exchange:
 
     def fall_back(self, reason: str) -> None:
         """Makes D compute the prompt alone, visibly."""
-        self.mode, self.fallback = names.MODE_PLAIN, reason
+        self.mode, self.fallback, self.turn = names.MODE_PLAIN, reason, None
 
     def close_legs(self) -> None:
         for leg in self.legs:

@@ -47,10 +47,16 @@ def for_push_decode(prefill: EngineSettings, request_id: str, traceparent: str |
     }
 
 
-def for_pull_decode(mode: str, answered: Params, request_id: str, traceparent: str | None) -> Params:
-    """Returns the parameters of D's leg in pull and reuse: what P answered, under D's own span."""
+def for_pull_decode(
+    mode: str, answered: Params, request_id: str, traceparent: str | None, *, followed: bool = True
+) -> Params:
+    """Returns the parameters of D's leg in pull and reuse: what P answered, under D's own span.
+
+    In reuse D need not keep the blocks of a request that is not ``followed``: no next turn will find them.
+    """
     kept = {key: value for key, value in answered.items() if key != names.PARAM_TRACEPARENT}
-    return {**kept, **_common(mode, request_id, traceparent)}
+    keep = {} if followed or mode != names.MODE_REUSE else {names.PARAM_KEEP: False}
+    return {**kept, **_common(mode, request_id, traceparent), **keep}
 
 
 def _common(mode: str, request_id: str, traceparent: str | None) -> Params:

@@ -83,7 +83,10 @@ class Proxy:
             return await self._plain(exchange)
         (decode,) = self._route(exchange, DECODE, (DECODE,), found.decode)  # its prefix cache may have the turn before
         leg = Leg(exchange, decode, names.SPAN_LEG_DECODE, self._upstream)
-        transfer = params.for_pull_decode(exchange.mode, answered, exchange.request_id, leg.traceparent)
+        followed = exchange.turn is not None
+        transfer = params.for_pull_decode(
+            exchange.mode, answered, exchange.request_id, leg.traceparent, followed=followed
+        )
         return await self._decode(leg, decode_body(exchange.body, transfer))
 
     async def _look_up(self, exchange: Exchange) -> Lookup:

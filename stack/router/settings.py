@@ -78,14 +78,8 @@ class EngineSettings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _reuse_is_whole(self) -> EngineSettings:
-        if names.MODE_REUSE not in self.modes:
-            return self
-        if names.MODE_PULL not in self.modes:
-            raise ValueError(
-                f"engine {self.engine_id!r} serves reuse but not pull, as which some requests run; list both"
-            )
-        if self.role == DECODE and self.kept_url is None:
+    def _reuse_needs_the_kept_service(self) -> EngineSettings:
+        if names.MODE_REUSE in self.modes and self.role == DECODE and self.kept_url is None:
             raise ValueError(
                 f"decode engine {self.engine_id!r} serves reuse but has no kept_url; give the address of its"
                 " connector's kvpath_kept_host and kvpath_kept_port"

@@ -26,7 +26,8 @@ class StubKept:
 
     def finished(self, params: object) -> None:
         """Keeps the blocks of a request that was answered whole, if its parameters are those of mode reuse."""
-        if isinstance(params, dict) and params.get(names.PARAM_MODE) == names.MODE_REUSE:
+        keep = isinstance(params, dict) and params.get(names.PARAM_KEEP, True)
+        if isinstance(params, dict) and keep and params.get(names.PARAM_MODE) == names.MODE_REUSE:
             request_id = params[names.PARAM_REQUEST_ID]
             self._entries[request_id] = {
                 "params": self.params(request_id),

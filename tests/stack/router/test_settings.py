@@ -58,7 +58,6 @@ def test_the_url_of_shared_memory_is_a_secret():
         ({"engines": [P, D], "split": {"push": 0}}, "must not all be 0"),
         ({"engines": [P, D], "split": {"reuse": 1}}, "mode 'reuse' needs"),
         ({"engines": [P, {**KEEPING_D, "kept_url": None}]}, "no kept_url"),
-        ({"engines": [P, {**KEEPING_D, "modes": ["reuse"]}]}, "reuse but not pull"),
         ({"engines": [P, D], "reuse_margin_s": 480}, "less than reuse_ttl_s"),
         ({"engines": [P, D], "reuse_store_url": "http://x"}, "must begin with redis://"),
         ({"engines": [P, D], "default_mode": "fast"}, "not one of"),

@@ -127,6 +127,7 @@ async def test_an_answer_of_p_that_cannot_be_used_falls_back_to_plain(
     prefill.reply = Reply()
     await talk.turn()
     assert await lookups(router, 2) == ["miss", "miss"]
+    assert await router.metric(f'{REUSE_NOT_KEPT}_total{{reason="answer_unfinished"}}') == 0
     assert rid(response) not in decode.kept.asked
 
 

@@ -84,13 +84,16 @@ async def test_the_id_may_come_as_a_header(router, prefill, conversation, offers
         ({"prompt": "a", "suffix": "b"}, "not_plain_text"),
     ],
 )
-async def test_what_has_no_next_turn_is_a_pull_so_that_d_keeps_nothing(
+async def test_what_has_no_next_turn_is_served_as_a_pull_and_d_need_keep_nothing(
     router, prefill, decode, more, reason, conversation, lookups
 ):
     response = await conversation(router).turn(**more)
-    assert response.headers[names.HEADER_MODE] == names.MODE_PULL
-    for request in prefill.requests + decode.requests:
-        assert request.body["kv_transfer_params"]["transfer_mode"] == "pull"
+    assert response.headers[names.HEADER_MODE] == names.MODE_REUSE
+    (p,), (d,) = prefill.requests, decode.requests
+    expected = {**prefill.kv_params(p), "transfer_mode": "reuse", "kvpath_request_id": d.headers["x-request-id"]}
+    assert d.body["kv_transfer_params"] == {**expected, "traceparent": d.headers["traceparent"], "kvpath_keep": False}
+    assert not set(OFFER) & set(p.body["kv_transfer_params"])
+    assert decode.kept.asked == []
     assert await lookups(router, 1) == []
     assert await router.metric(f'{REUSE_NOT_KEPT}_total{{reason="{reason}"}}') == 1
 
