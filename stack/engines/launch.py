@@ -173,6 +173,7 @@ def router_config(settings: DeploymentSettings, prefill: EngineSpec, decode: Eng
         "model_name": settings.model_name,
         "otlp_endpoint": settings.store_url,
         "reuse_ttl_s": settings.kept_ttl_s,
+        "reuse_kept_timeout_s": 2.0 if settings.device == "cpu" else 0.25,  # engines on few cores answer late
         "engines": [
             {
                 "url": spec.url,
