@@ -200,11 +200,11 @@ class Bench:
         """Mode reuse, on D: blocks kept for the next turn, and freed."""
         scheduler, worker, _ = self.hooks[1]
         metadata = _metadata(reqs_to_send={rid: 0.0})
-        scheduler.pinned(1)
+        scheduler.pinned(1, 1)
         scheduler.attach(metadata)
         worker.start(metadata)
         worker.transfer_results(_results(finished_sending={rid}))
-        scheduler.pinned(0)
+        scheduler.pinned(0, 1)
 
     def added_us(self, life: Callable[[bool, int], None]) -> tuple[float, float]:
         """Median microseconds that telemetry adds to ``life`` on the engine's threads, and on the drain thread."""

@@ -83,13 +83,13 @@ class SchedulerHooks:
         self.ledger.record(self._story.prefill_offered, now(), request.request_id, offer)
 
     @guarded
-    def pinned(self, blocks: int) -> None:
-        """Mode reuse, on D: as many blocks are kept from now on.
+    def pinned(self, blocks: int, limit: int) -> None:
+        """Mode reuse, on D: as many blocks are kept from now on, of ``limit`` at most.
 
         Told at once, not by the drain thread: a D that has freed its last blocks takes no further step by itself, and
         this one's statistics are the last to leave it.
         """
-        self._story.blocks_pinned(blocks)
+        self._story.blocks_pinned(blocks, limit)
 
     @guarded
     def allocated(self, request: Any, external_tokens: int) -> None:

@@ -94,6 +94,7 @@ REUSE_TOKENS = Metric(
     ("outcome",),
 )
 BLOCKS_PINNED = Metric("kvpath_blocks_pinned", "gauge", "Blocks that D keeps of finished requests, for mode reuse.")
+BLOCKS_PINNED_LIMIT = Metric("kvpath_blocks_pinned_limit", "gauge", "Blocks that D may keep at most, for mode reuse.")
 TELEMETRY_LOST = Metric(
     "kvpath_telemetry_lost",
     "counter",
@@ -119,6 +120,7 @@ METRICS: tuple[Metric, ...] = (
     BLOCKS_HELD_SECONDS,
     REUSE_TOKENS,
     BLOCKS_PINNED,
+    BLOCKS_PINNED_LIMIT,
     TELEMETRY_LOST,
     TELEMETRY_ERRORS,
 )

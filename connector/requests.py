@@ -120,9 +120,10 @@ class RequestStory:
         samples.add(metrics.REUSE_TOKENS, recomputed, "recomputed")
 
     # --- D ----------------------------------------------------------------------------------------------------
-    def blocks_pinned(self, blocks: int) -> None:
+    def blocks_pinned(self, blocks: int, limit: int) -> None:
         """Mode reuse: D keeps as many blocks of finished requests from now on. On the engine core thread."""
         self._context.samples.add(metrics.BLOCKS_PINNED, blocks)
+        self._context.samples.add(metrics.BLOCKS_PINNED_LIMIT, limit)
 
     def decode_received(self, at_ns: int, request: str, carrier: Carrier) -> None:
         self._decodes.put(request, at_ns, DecodeRequest(carrier))

@@ -42,12 +42,13 @@ class ReuseScheduler:
         *,
         instance: str,
         rank: int,
-        pinned: Callable[[int], None],
+        pinned: Callable[[int, int], None],
     ) -> None:
         """Turns reuse on as far as ``options`` and the engine allow it.
 
         ``rank`` is the data-parallel rank (its kept service listens that many ports above the configured one);
-        ``pinned`` is told the number of kept blocks. Raises ``KeptServiceError`` when that port is taken.
+        ``pinned`` is told how many blocks are kept, and how many may be. Raises ``KeptServiceError`` when that port is
+        taken.
         """
         scheduler = self.connector_scheduler
         if not scheduler.is_bidirectional_kv_xfer_enabled:
@@ -59,7 +60,7 @@ class ReuseScheduler:
         if options.get(OPTION_PORT) is None:
             return
         capacity = int(kv_cache_config.num_blocks * float(options.get(OPTION_SHARE, DEFAULT_SHARE)))
-        ledger = KeptLedger(capacity, pinned)
+        ledger = KeptLedger(capacity, lambda blocks: pinned(blocks, capacity))
         self._service = KeptService(ledger, options.get(OPTION_HOST, DEFAULT_HOST), int(options[OPTION_PORT]) + rank)
         self._keeper = Keeper(ledger, scheduler.block_size, scheduler.decoder_kv_blocks_ttl, instance)
 

@@ -25,6 +25,7 @@ HITS_RARE = Alert(
 )
 
 _ON_DECODE = equals("job", SETTINGS.job_decode)
+_LIMIT = total(engines.BLOCKS_PINNED_LIMIT.value, _ENGINE, _ON_DECODE)
 _KEPT = both(_ON_DECODE, equals("mode", names.MODE_REUSE))
 _EXPIRED = growth_of(
     engines.BLOCKS_HELD_SECONDS.count, _ENGINE, both(_KEPT, equals("reason", names.RELEASE_LEASE_EXPIRED)), _WINDOW
@@ -39,6 +40,14 @@ EXPIRING = Alert(
     "kvpath-engines",
 )
 
+AT_LIMIT = Alert(
+    "KvpathKeptBlocksAtLimit",
+    "warning",
+    f"{ratio(total(engines.BLOCKS_PINNED.value, _ENGINE, _ON_DECODE), _LIMIT)} > 0.9",
+    "10m",
+    "{{ $labels.instance }} uses {{ $value | humanizePercentage }} of what it may keep: later turns leave nothing",
+    "kvpath-engines",
+)
 _FULL = f"max by ({_ENGINE}) ({select(vllm.KV_USAGE.value, _ON_DECODE)}) > 0.9"
 CROWDED = Alert(
     "KvpathKeptBlocksCrowdDecode",
@@ -49,4 +58,4 @@ CROWDED = Alert(
     "kvpath-engines",
 )
 
-GROUP = Group("kvpath-reuse", (HITS_RARE, EXPIRING, CROWDED))
+GROUP = Group("kvpath-reuse", (HITS_RARE, EXPIRING, AT_LIMIT, CROWDED))

@@ -61,13 +61,22 @@ ROW = Row(
             width=6,
         ),
         Panel(
-            "How much of D's cache do kept blocks take?",
-            "Blocks that D keeps for the next turn. Compare with KV usage beside it: they are part of it. When they "
-            "crowd out requests, lower `kvpath_kept_share` or the time that D keeps them.",
+            "How many blocks does D keep for later turns?",
+            "Blocks of finished turns. Compare with KV usage beside it: they are part of it. When they crowd out "
+            "requests, lower `kvpath_kept_share` or the time that D keeps them.",
             "short",
-            (_query(ask.PINNED, "{{instance}}", False),),
+            (_query(ask.PINNED, "{{instance}}"),),
             View.STACK,
             width=6,
+        ),
+        Panel(
+            "How much of what D may keep is in use?",
+            "1: the share of its cache that D may keep (`kvpath_kept_share`) is used up, and further turns leave "
+            "nothing. Near 1 with hits: raise it. Near 1 while most of it expires: reuse is not for these clients.",
+            "percentunit",
+            (_query(ask.PINNED_SHARE, "{{instance}}"),),
+            width=6,
+            maximum=1,
         ),
         Panel(
             "How full is the cache of engines that keep blocks?",
@@ -83,7 +92,7 @@ ROW = Row(
             "memory for nothing.",
             "percentunit",
             (_query(ask.EXPIRED_SHARE, "expired", False),),
-            width=6,
+            width=8,
             maximum=1,
         ),
         Panel(
@@ -94,8 +103,7 @@ ROW = Row(
                 _query(ask.CONVERSATIONS, "{{instance}}"),
                 _query(ask.EVICTED, "evicted on {{instance}}", False),
             ),
-            width=12,
-            height=6,
+            width=8,
         ),
         Panel(
             "How much memory does that take?",
@@ -103,8 +111,7 @@ ROW = Row(
             "Growing without conversations growing would be a fault.",
             "decbytes",
             (_query(ask.CONVERSATIONS_BYTES, "{{instance}}"),),
-            width=12,
-            height=6,
+            width=8,
         ),
         path_over_time(names.MODE_REUSE, width=24),
     ),

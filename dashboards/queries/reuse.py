@@ -30,6 +30,7 @@ TOKENS_SHARE = ratio(TOKENS, rate(engines.REUSE_TOKENS.total, "", ON_ENGINE), _A
 _ON_DECODE = both(equals("job", SETTINGS.job_decode), ON_ENGINE)
 _KEPT = both(_ON_DECODE, equals("mode", names.MODE_REUSE))
 PINNED = total(engines.BLOCKS_PINNED.value, "instance", _ON_DECODE)
+PINNED_SHARE = ratio(PINNED, total(engines.BLOCKS_PINNED_LIMIT.value, "instance", _ON_DECODE))
 KV_USAGE = f"max by (instance) ({select(vllm.KV_USAGE.value, _ON_DECODE)})"
 RELEASES = rate(engines.BLOCKS_HELD_SECONDS.count, "reason", _KEPT)
 EXPIRED_SHARE = ratio(

@@ -111,6 +111,8 @@ def test_metrics_tell_p_s_read_from_d_s_and_the_blocks_in_between(
     assert [metrics.REUSE_TOKENS.name, 98, "reused"] in pair.p.samples
     assert [metrics.REUSE_TOKENS.name, 2, "recomputed"] in pair.p.samples
     assert [sample[1] for sample in pair.d.samples if sample[0] == metrics.BLOCKS_PINNED.name] == [4, 0]
+    limits = {sample[1] for sample in pair.d.samples if sample[0] == metrics.BLOCKS_PINNED_LIMIT.name}
+    assert limits == {r.pull_of(pair.d.scheduler)._keeper.ledger.capacity}
 
 
 def test_an_answer_that_is_written_otherwise_still_saves_the_prompt(r: Any, pair: Any) -> None:

@@ -66,7 +66,7 @@ _lost = series(engines.TELEMETRY_LOST.total, P, {"kind": "evicted"})
 _dropped = series(router.TELEMETRY_SPANS.total, ROUTER, {"outcome": router.DROPPED})
 _not_sent = series(collector.NOT_SENT.total, COLLECTOR, {"exporter": "otlphttp/tempo"})
 _lag = series(exporter.LAG.value, {"job": "exporter", "instance": "e"})
-_pinned = series(engines.BLOCKS_PINNED.value, D)
+_pinned, _limit = series(engines.BLOCKS_PINNED.value, D), series(engines.BLOCKS_PINNED_LIMIT.value, D)
 
 
 def _lookups(outcome: str) -> str:
@@ -330,6 +330,15 @@ STORIES = (
         {_kept(EXPIRED): "0+3x90", _kept(DONE): "0+3x90"},
         quiet=(30, 89),
     ),
+    Story(
+        "KvpathKeptBlocksAtLimit",
+        "all that may be kept is, until clients come back",
+        {_pinned: "100x10 480x30 100x20", _limit: "500x60"},
+        quiet=(9, 15, 50),
+        firing=(25, 39),
+    ),
+    Story("KvpathKeptBlocksAtLimit", "half of it", {_pinned: "250x60", _limit: "500x60"}, quiet=(30, 59)),
+    Story("KvpathKeptBlocksAtLimit", "nothing may be kept", {_pinned: "0x60", _limit: "0x60"}, quiet=(30, 59)),
     Story(
         "KvpathKeptBlocksCrowdDecode",
         "kept blocks and a full cache",
