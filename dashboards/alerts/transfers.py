@@ -6,7 +6,7 @@ from connector import names
 from dashboards import engine_metrics as engines
 from dashboards import vllm_metrics as vllm
 from dashboards.alerts.rules import Alert, Group, Record
-from dashboards.promql import differs, equals, growth, growth_of, quantile, rate, ratio, total
+from dashboards.promql import both, differs, equals, growth, growth_of, quantile, rate, ratio, total
 from dashboards.settings import SETTINGS
 
 _ENGINE = "job, instance"
@@ -15,7 +15,11 @@ _SENT = equals("direction", "sent")
 _ON_PREFILL = equals("job", SETTINGS.job_prefill)
 
 # --- Stuck --------------------------------------------------------------------------------------------------------
-_LOADING = total(vllm.KV_FETCH.value, _ENGINE, equals("stage", vllm.FETCH_IN_PROGRESS))
+_FETCHING = total(vllm.KV_FETCH.value, _ENGINE, equals("stage", vllm.FETCH_IN_PROGRESS))
+_DEFERRED = total(
+    vllm.WAITING.value, _ENGINE, both(equals("job", SETTINGS.job_decode), equals("reason", vllm.DEFERRED))
+)
+_LOADING = f"({_FETCHING} or {_DEFERRED})"  # the former where vLLM has it
 _STARTED = growth_of(engines.STAGE_SECONDS.count, _ENGINE, equals("stage", "first_step"), "5m")
 STUCK = Alert(
     "KvpathTransfersStuck",

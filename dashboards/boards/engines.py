@@ -57,7 +57,7 @@ LOAD = Row(
         Panel(
             "At which step is KV that D waits for?",
             "Waiting requests of D by step of their load. `in_progress` that never falls: transfers are stuck. "
-            "vLLM 0.32 and later; nothing with earlier ones.",
+            "Nothing here with vLLM 0.26.",
             "short",
             (Query(ask.FETCHING, "{{instance}}: {{stage}}"),),
             width=6,

@@ -53,11 +53,10 @@ ROW = Row(
         ),
         Panel(
             "How many prompt tokens need not be computed again?",
-            "Of requests in mode reuse on P: read from D, or recomputed. Little `reused` although lookups hit: P's own "
-            "prefix cache has them already, or P's reads fail (Transfer).",
+            "Tokens a second of requests in mode reuse: offered by the router to P, and on P read from D (`reused`) or "
+            "computed (`recomputed`). `reused` far below `offered`: P's own prefix cache has them, or its reads fail.",
             "short",
-            (_query(ask.TOKENS, "{{outcome}}"),),
-            View.STACK,
+            (_query(ask.OFFERED, "offered"), _query(ask.TOKENS, "{{outcome}}")),
             width=6,
         ),
         Panel(

@@ -9,7 +9,6 @@ from dashboards import vllm_metrics as vllm
 from dashboards.promql import ON_ENGINE, both, differs, equals, growth, quantile, rate, ratio, select, total
 from dashboards.settings import SETTINGS
 
-_ALL = "on () group_left ()"
 _HITS = rate(router.REUSE_LOOKUPS.total, "", equals("outcome", names.REUSE_HIT))
 _LATER_TURNS = rate(router.REUSE_LOOKUPS.total, "", differs("outcome", names.REUSE_MISS))
 
@@ -24,8 +23,8 @@ def age(q: float) -> str:
 
 NOT_KEPT = growth(router.REUSE_NOT_KEPT, "reason")
 STORE_ERRORS = growth(router.REUSE_STORE_ERRORS, "instance")
+OFFERED = rate(router.REUSE_TOKENS.total, "")
 TOKENS = rate(engines.REUSE_TOKENS.total, "outcome", ON_ENGINE)
-TOKENS_SHARE = ratio(TOKENS, rate(engines.REUSE_TOKENS.total, "", ON_ENGINE), _ALL)
 
 _ON_DECODE = both(equals("job", SETTINGS.job_decode), ON_ENGINE)
 _KEPT = both(_ON_DECODE, equals("mode", names.MODE_REUSE))

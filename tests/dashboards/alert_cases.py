@@ -109,6 +109,19 @@ STORIES = (
         {_loading: "4x40", _first_steps: "0+5x40"},
         quiet=(10, 20, 40),
     ),
+    Story(
+        "KvpathTransfersStuck",
+        "stuck, with a vLLM that only says that requests are deferred",
+        {series(vllm.WAITING.value, D, {"reason": vllm.DEFERRED}): "0 1x20"},
+        quiet=(4,),
+        firing=(8, 15),
+    ),
+    Story(
+        "KvpathTransfersStuck",
+        "P's requests wait for something else",
+        {series(vllm.WAITING.value, P, {"reason": vllm.DEFERRED}): "1x20"},
+        quiet=(4, 15),
+    ),
     Story("KvpathTransfersStuck", "idle", {_loading: "0x40", _first_steps: "5x40"}, quiet=(10, 20, 40)),
     Story(
         "KvpathRegistrationsUnanswered",

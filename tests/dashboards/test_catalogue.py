@@ -6,6 +6,7 @@ import importlib.util
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -14,6 +15,7 @@ import stack.router.metrics
 from connector import metrics as connector_metrics
 from connector.bootstrap import SpanCounts
 from dashboards import engine_metrics, exporter_metrics, router_metrics, vllm_metrics
+from dashboards.generate import HERE
 from dashboards.metric import Metric, counter
 from stack.exporter.metrics import ExporterMetrics
 from stack.router.conversations.process_memory import ProcessMemory
@@ -89,6 +91,16 @@ def test_vllms_metrics_are_in_the_installed_vllm(metric: Metric, vllm_sources: s
     assert made, f"this vLLM has no metric {metric.name}"
     assert made[1] == metric.kind
     assert set(re.findall(r'"(\w+)"', made[3])) == metric.labels - set(vllm_metrics.LABELS)
+
+
+@pytest.mark.parametrize(
+    "source", [router_metrics, engine_metrics, exporter_metrics], ids=lambda source: source.__name__
+)
+def test_renaming_a_metric_of_ours_changes_the_committed_files(source: ModuleType) -> None:
+    """Names are imported, so a rename reaches the files that are compared; and nothing is exposed for nobody."""
+    committed = "".join(path.read_text() for path in (*HERE.glob("generated/*.json"), *HERE.glob("alerts/*.yaml")))
+    unseen = [m.name for m in source.METRICS if not re.search(rf"\b{m.name}(_total|_bucket|_sum|_count)?\b", committed)]
+    assert not unseen
 
 
 def test_a_metric_that_vllm_does_not_have_is_found_out(vllm_sources: str) -> None:
