@@ -105,6 +105,8 @@ class RouterMetrics:
             ["outcome"],
             registry=registry,
         )
+        for outcome in ("kept", "regretted"):  # there from the start: no regret is 0, not the absence of a series
+            self._early.labels(outcome)
         self._lookups = Counter(
             REUSE_LOOKUPS, "Looks at what is kept of the turn before, by outcome.", ["outcome"], registry=registry
         )
