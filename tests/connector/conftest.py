@@ -124,6 +124,22 @@ def engine(new_engine: Callable[..., Engine]) -> Engine:
     return new_engine()
 
 
+@pytest.fixture
+def pair(new_engine: Callable[..., Engine]) -> Any:
+    """A :class:`tests.connector.pair.Pair` whose workers have not met."""
+    from tests.connector.pair import Pair  # which imports this module
+
+    return Pair(new_engine)
+
+
+@pytest.fixture
+def connected(pair: Any) -> Any:
+    """The pair, each worker with a connection to the other."""
+    pair.connect(pair.dw, pair.pw)
+    pair.connect(pair.pw, pair.dw)
+    return pair
+
+
 @pytest.fixture(scope="session")
 def vllm() -> Iterator[Any]:
     """vLLM itself, imported once a session (half a minute on two cores); skips where it is not installed.

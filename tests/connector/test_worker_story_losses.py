@@ -1,0 +1,106 @@
+"""What does not fit together, comes late or never: it is counted as lost, and what is whole is not."""
+
+from __future__ import annotations
+
+import msgspec
+
+from connector import names
+from connector.clock import now
+from connector.waiting import DEFAULT_MAX_AGE_NS
+from tests.connector.pair import D_REQUEST, HOUR_NS, NOTHING_LOST, P_REQUEST, Pair, attributes, ready_to_write
+
+
+def test_a_completion_after_the_end_is_unmatched_once_it_cannot_be_early(connected: Pair) -> None:
+    pair = connected
+    ready_to_write(pair)
+    pair.push()
+    pair.sent(P_REQUEST)
+    pair.received(D_REQUEST)
+    pair.p.ledger.drain()
+    pair.pw.agent.deliver("agent-d", f"{D_REQUEST}:1".encode())
+    pair.dw.tap.get_new_notifs()
+    assert pair.losses == NOTHING_LOST
+    pair.dw.story.idle(now() + 61_000_000_000)
+    assert pair.d.ledger.losses.unmatched == 1
+    assert len(pair.d.spans(names.SPAN_AWAIT)) == 1
+
+
+def test_transfers_of_unknown_requests_are_unmatched_and_harmless(connected: Pair) -> None:
+    pair = connected
+    handle = pair.write("never-registered")
+    pair.pw.agent.complete(handle)
+    pair.poll(pair.pw, handle)
+    pair.p.ledger.drain()
+    assert pair.p.spans() == []
+    assert pair.p.ledger.losses.unmatched == 4  # prepared, posted, ended, measured
+    assert pair.p.ledger.losses.errors == 0
+
+
+def test_garbage_on_the_wire_costs_errors_and_hides_nothing(connected: Pair) -> None:
+    pair = connected
+    pair.stage()
+    for garbage in (b"PUSH_REG:\xff\xff", b"PUSH_REG:" + msgspec.msgpack.encode([1]), b"\xff\xfe:1", b"no-count"):
+        pair.dw.agent.deliver("agent-p", garbage)
+    pair.register()
+    pair.pw.tap.get_new_notifs()
+    pair.finish_prefill()
+    pair.p.ledger.drain()
+    assert pair.p.ledger.losses.errors == 4
+    assert len(pair.p.spans(names.SPAN_RENDEZVOUS)) == 1
+
+
+def test_heartbeats_are_nothing(connected: Pair) -> None:
+    pair = connected
+    pair.dw.tap.send_notif("agent-p", notif_msg=b"HB:" + P_REQUEST.encode())
+    pair.pw.tap.get_new_notifs()
+    assert pair.p.spans() == pair.d.spans() == []
+    pair.pw.story.idle(now() + HOUR_NS)
+    assert pair.losses == NOTHING_LOST
+
+
+def test_a_finished_push_leaves_nothing_to_evict(connected: Pair) -> None:
+    pair = connected
+    ready_to_write(pair)
+    pair.push()
+    pair.sent(P_REQUEST)
+    pair.received(D_REQUEST)
+    pair.p.ledger.drain()
+    pair.d.ledger.drain()
+    pair.pw.story.idle(now() + HOUR_NS)
+    pair.dw.story.idle(now() + HOUR_NS)
+    assert pair.losses == NOTHING_LOST
+
+
+def test_what_never_continues_is_evicted_and_counted(connected: Pair) -> None:
+    pair = connected
+    pair.stage()
+    pair.register()
+    pair.pw.tap.get_new_notifs()  # the prefill never finishes, the WRITE never comes
+    assert pair.losses == NOTHING_LOST
+    pair.pw.story.idle(now() + DEFAULT_MAX_AGE_NS + 1_000_000_000)
+    pair.dw.story.idle(now() + DEFAULT_MAX_AGE_NS + 1_000_000_000)
+    assert (pair.p.ledger.losses.evicted, pair.d.ledger.losses.evicted) == (1, 1)
+
+
+def test_a_drain_between_the_poll_and_the_measurement_loses_no_bytes(connected: Pair) -> None:
+    pair = connected
+    ready_to_write(pair)
+    handle = pair.write()
+    pair.pw.agent.complete(handle)
+    pair.pw.tap.check_xfer_state(handle)
+    pair.p.ledger.drain()
+    pair.pw.tap.get_xfer_telemetry(handle)
+    assert attributes(pair.p.span(names.SPAN_WRITE))[names.ATTR_BYTES] == 4_000
+    assert pair.losses == NOTHING_LOST
+
+
+def test_a_transfer_that_is_never_measured_is_still_written(connected: Pair) -> None:
+    pair = connected
+    ready_to_write(pair)
+    handle = pair.write()
+    pair.pw.agent.complete(handle)
+    pair.pw.tap.check_xfer_state(handle)
+    pair.p.ledger.drain()
+    pair.pw.story.idle(now() + 2_000_000_000)
+    assert attributes(pair.p.span(names.SPAN_WRITE))[names.ATTR_BYTES] == 0
+    assert pair.losses == NOTHING_LOST
