@@ -59,6 +59,10 @@ class EngineContext:
             error=error,
         )
 
+    def stamp_ns(self, carrier: Carrier) -> int:
+        """The carrier's stamp on this process's monotonic clock: when prefill finished (P), when D allocated (D)."""
+        return self.clock.monotonic(carrier.stamp_ns)
+
     def takes_back(self, carrier: Carrier) -> bool:
         """Whether a transfer of the request in this engine is P's READ of what D kept (mode reuse)."""
         return carrier.mode == names.MODE_REUSE and not self.decodes

@@ -162,7 +162,7 @@ class Offers:
         carrier = held.carrier
         assert carrier is not None
         reason = names.RELEASE_DONE if held.taken else names.RELEASE_LEASE_EXPIRED
-        finished_ns = self._context.clock.monotonic(carrier.stamp_ns)
+        finished_ns = self._context.stamp_ns(carrier)
         # D keeps blocks for a next turn that may never come: that its time ends is no failure.
         expired = reason == names.RELEASE_LEASE_EXPIRED and not self._context.decodes
         self._context.span(

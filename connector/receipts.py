@@ -148,7 +148,7 @@ class Receipts:
         self._context.span(
             names.SPAN_REGISTER,
             receipt.carrier,
-            self._context.clock.monotonic(receipt.carrier.stamp_ns),
+            self._context.stamp_ns(receipt.carrier),
             end_ns,
             {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: receipt.peer_engine},
             span_id=leg and register_span_id(leg.trace_id, receipt.request, self._agent),
@@ -182,7 +182,7 @@ class Receipts:
         self._context.span(
             names.SPAN_READ,
             wanted.carrier,
-            self._context.clock.monotonic(wanted.carrier.stamp_ns),
+            self._context.stamp_ns(wanted.carrier),
             at_ns,
             {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: wanted.peer_name},
             error=error,

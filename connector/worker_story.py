@@ -159,7 +159,7 @@ class WorkerStory:
             return None
         wanted.started = True
         carrier, leg = wanted.carrier, wanted.carrier.parent()
-        allocated_ns = self._context.clock.monotonic(carrier.stamp_ns)
+        allocated_ns = self._context.stamp_ns(carrier)
         handshake_end_ns = self._ready(carrier, wanted.wanted_ns, peer_agent, wanted.peer_name)
         takes_back = self._context.takes_back(carrier)  # then the KV was made in an earlier turn's trace
         link = leg and sibling(leg, compute_span_id(leg.trace_id, wanted.peer_engine, peer_request))
