@@ -184,7 +184,7 @@ def _reuse(request: RequestSpans) -> Iterator[Defect]:
         and request.lookup.attributes.get(names.ATTR_REUSE_OUTCOME) not in names.REUSE_OUTCOMES
     ):
         yield Defect("attribute", f"{names.SPAN_REUSE_LOOKUP}: {names.ATTR_REUSE_OUTCOME}")
-    if request.reuse_transfers and request.lookup is None:
+    if request.reuse_transfers and request.lookup is None:  # without a conversation nothing is looked up, nor read
         yield Defect("span", names.SPAN_REUSE_LOOKUP)
     if lookup_outcome(request) == names.REUSE_HIT and not request.reuse_transfers:
         yield Defect("span", f"{names.SPAN_READ} of P")

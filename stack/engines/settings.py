@@ -43,6 +43,7 @@ class DeploymentSettings(BaseSettings):
     max_model_len: int = Field(default=4096, ge=1)  # tokens
     connector: ConnectorChoice = "switch"
     prefix_caching: bool = False
+    prefill_prefix_caching: bool | None = None  # of P alone; None: as prefix_caching
     engine_tracing: bool = True  # off: engines drop the traceparent and export nothing
     engine_args: tuple[str, ...] = ()  # more options of both engines
     device: Literal["cpu", "cuda"] = "cpu"
@@ -50,6 +51,10 @@ class DeploymentSettings(BaseSettings):
     gpu_kv_cache_gib: float | None = Field(default=None, gt=0)  # of each engine; None: found by profiling
     kv_buffer_device: Literal["cpu", "cuda"] | None = None  # cpu: through host memory
     ucx_tls: str | None = None  # UCX_TLS of both engines
+    prefill_tensor_parallel_size: int = Field(default=1, ge=1)
+    decode_tensor_parallel_size: int = Field(default=1, ge=1)
+    prefill_gpus: str | None = None  # CUDA_VISIBLE_DEVICES; it takes the first ones; None: both engines share
+    decode_gpus: str | None = None
     cpu_threads: int = Field(default_factory=_half_of_the_cores, ge=1)  # for each engine
     cpu_kv_cache_gib: int = Field(default=1, ge=1)  # for each engine
     router_port: int = Field(default=8000, ge=1, le=65535)
@@ -85,6 +90,8 @@ def engine_specs(settings: DeploymentSettings, model: Path) -> tuple[EngineSpec,
     kept_port = None if through_host else settings.kept_port or settings.decode_side_channel_port + KEPT_PORT_OFFSET
 
     def spec(role: Literal["prefill", "decode"], port: int, side_channel_port: int) -> EngineSpec:
+        prefills = role == "prefill"
+        own_caching = settings.prefill_prefix_caching if prefills else None
         return EngineSpec(
             role=role,
             engine_id=f"{role}-0",
@@ -100,7 +107,11 @@ def engine_specs(settings: DeploymentSettings, model: Path) -> tuple[EngineSpec,
             load_format=settings.load_format or ("dummy" if random else "auto"),
             block_size=settings.block_size or (CPU_BLOCK_SIZE if cpu else GPU_BLOCK_SIZE),
             max_model_len=settings.max_model_len,
-            prefix_caching=settings.prefix_caching,
+            tensor_parallel_size=(
+                settings.prefill_tensor_parallel_size if prefills else settings.decode_tensor_parallel_size
+            ),
+            visible_devices=settings.prefill_gpus if prefills else settings.decode_gpus,
+            prefix_caching=settings.prefix_caching if own_caching is None else own_caching,
             cpu_threads=settings.cpu_threads,
             cpu_kv_cache_gib=settings.cpu_kv_cache_gib,
             gpu_memory_utilization=settings.gpu_memory_utilization,

@@ -8,6 +8,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from stack.analysis.terminal import terminal_of
 from stack.experiment.errors import EXIT_FAILED, EXIT_USAGE, ExperimentError
 from stack.experiment.plan import Changes, Plan, PlanError, make_plan
 from stack.experiment.plan_text import plan_text
-from stack.experiment.presets import DEMO, PRESETS
+from stack.experiment.presets import DEMO, PRESETS, Preset
 from stack.experiment.prompts import Line, PromptsError, read_prompts
 from stack.experiment.run_folder import PLAN, FolderError, RunFolder
 from stack.experiment.target import Asker, Target, TargetError
@@ -30,7 +31,9 @@ T = TypeVar("T")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options of ``kvpath ab``; what is not given is the preset's."""
     parser.add_argument("--preset", metavar="NAME", help=f"one of {', '.join(PRESETS)} ({DEMO.name})")
-    parser.add_argument("--router", default=DEFAULT_ROUTER, metavar="URL", help=f"({DEFAULT_ROUTER})")
+    parser.add_argument(
+        "--router", metavar="URL", help=f"({DEFAULT_ROUTER}; a preset that starts its own engines then starts none)"
+    )
     parser.add_argument(
         "--traces", default=None, metavar="URL", help=f"trace store ({DEFAULT_URL}), or {NO_TRACES!r}: no stages then"
     )
@@ -41,6 +44,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     plan.add_argument("--output-tokens", type=int, metavar="N", help="tokens generated a request")
     plan.add_argument("--requests", type=int, metavar="N", help="requests a block")
     plan.add_argument("--blocks", type=int, metavar="N", help="blocks of each arm; an interval needs 6")
+    plan.add_argument("--turns", type=int, metavar="N", help="of a conversation; a preset of single requests has 1")
+    plan.add_argument("--new-tokens", type=int, metavar="N", help="that each further turn adds")
+    plan.add_argument("--gap", type=float, metavar="S", help="between the end of an answer and the next turn")
+    plan.add_argument(
+        "--prefill-cache",
+        choices=("off", "on", "both"),
+        help="P's prefix cache: of engines that are started, else said",
+    )
     plan.add_argument("--prompts", type=Path, metavar="FILE", help='JSONL of {"prompt": "..", "output_tokens": N}')
     plan.add_argument("--seed", type=int, metavar="N", help="of prompts and arrivals (1)")
     parser.add_argument("--dry-run", action="store_true", help="print the plan and the published values, send nothing")
@@ -70,6 +81,9 @@ def run(args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace) -> int:
     lines: list[Line] = []
     out = args.out or Path("out/ab", args.preset or DEMO.name)
+    if args.router is None and args.preset in PRESETS and PRESETS[args.preset].prefill_cache:
+        return _run_own_engines(args, PRESETS[args.preset], out)
+    args.router = args.router or DEFAULT_ROUTER
     if args.resume:
         folder: RunFolder | None = RunFolder.open(out)
         assert folder is not None
@@ -87,16 +101,64 @@ def _asked(args: argparse.Namespace) -> tuple[Plan, list[Line]]:
     name = args.preset or DEMO.name
     if name not in PRESETS:
         raise PlanError(f"there is no preset {name!r}; there are {', '.join(PRESETS)}")
+    if args.prefill_cache == "both":
+        raise PlanError(
+            "--prefill-cache both needs engines that are started for it; a running router has one or the other"
+        )
+    changes, lines = _changes(args)
+    return make_plan(PRESETS[name], replace(changes, prefill_cache=args.prefill_cache or "")), lines
+
+
+def _changes(args: argparse.Namespace) -> tuple[Changes, list[Line]]:
     prompts, lines = read_prompts(args.prompts) if args.prompts is not None else (None, [])
-    changes = Changes(
-        args.modes, args.rates, args.input_tokens, args.output_tokens, args.requests, args.blocks, args.seed, prompts
-    )
-    return make_plan(PRESETS[name], changes), lines
+    same = ("modes", "rates", "input_tokens", "output_tokens", "requests", "blocks", "seed", "turns", "new_tokens")
+    given = {name: getattr(args, name) for name in same}
+    return Changes(**given, prompts=prompts, gap_s=args.gap), lines
+
+
+def _run_own_engines(args: argparse.Namespace, preset: Preset, out: Path) -> int:
+    """One experiment for each state of P's prefix cache, on engines that are started for it; results stay apart."""
+    changes, _ = _changes(args)
+    caches = preset.prefill_cache if args.prefill_cache in (None, "both") else (args.prefill_cache,)
+    if args.dry_run:
+        plans = [make_plan(preset, replace(changes, prefill_cache=cache)) for cache in caches]
+        if args.json:
+            print(json.dumps([plan.document() for plan in plans], indent=2))
+        else:
+            print("\n\n".join(plan_text(plan, terminal_of(sys.stdout)) for plan in plans))
+        return 0
+    from stack.engines.model import ModelError
+    from stack.engines.processes import DeploymentError, interrupt_on_termination
+    from stack.experiment.own_engines import measure_pair, open_folders, pairs_of
+    from stack.experiment.result_text import result_text
+
+    interrupt_on_termination()
+    pairs = pairs_of(preset, changes, caches, out)
+    say = _progress(sys.stderr if args.json else sys.stdout)
+    documents = []
+    try:
+        for pair, folder in zip(pairs, open_folders(pairs, args.resume), strict=True):
+            say(plan_text(pair.plan, terminal_of(sys.stdout)) + "\n")
+            traces, probe = args.traces != NO_TRACES, _probe_of(args, pair.plan)
+            result = measure_pair(pair, folder, say, traces=traces, probe=probe, annotate=_annotate())
+            documents.append(result.document())
+            if not args.json:
+                print(f"\n{result_text(result, terminal_of(sys.stdout))}\n\n{folder.path}: everything of this pair\n")
+    except (ModelError, DeploymentError) as error:
+        raise ExperimentError(str(error)) from error
+    except KeyboardInterrupt:
+        return _interrupted(f"--preset {preset.name} --resume --out {out}")
+    if args.json:
+        print(json.dumps(documents, indent=2))
+    return 0
 
 
 def _resumed(args: argparse.Namespace, folder: RunFolder) -> tuple[Plan, list[Line]]:
     """The folder's plan; options that were given again must not ask for another one."""
-    given = ("preset", "modes", "rates", "input_tokens", "output_tokens", "requests", "blocks", "seed")
+    given = (
+        *("preset", "modes", "rates", "input_tokens", "output_tokens", "requests", "blocks", "seed"),
+        *("turns", "new_tokens", "gap", "prefill_cache"),
+    )
     if any(getattr(args, name) is not None for name in given):
         plan, lines = _asked(args)
         if plan != folder.plan:
@@ -115,17 +177,10 @@ def _resumed(args: argparse.Namespace, folder: RunFolder) -> tuple[Plan, list[Li
 
 def _measure(args: argparse.Namespace, plan: Plan, lines: list[Line], folder: RunFolder | None, out: Path) -> int:
     # These need numpy and scipy.
-    from stack.experiment.local_probe import local_probe, read_probe
     from stack.experiment.result_text import result_text
     from stack.experiment.run import Setup, run_experiment
-    from stack.grafana.annotate import annotator_from_environment
 
-    probe: Callable[[Target, Plan], Mapping[str, Any]] | None = local_probe
-    if args.probe is not None:
-        probed = read_probe(args.probe)
-        probe = lambda *_: probed  # noqa: E731
-    elif args.no_probe or len(set(plan.modes)) == 1:
-        probe = None
+    probe = _probe_of(args, plan)
     if folder is None:
         with Asker(args.router) as asker:
             asker.target()  # before a folder is made
@@ -133,19 +188,37 @@ def _measure(args: argparse.Namespace, plan: Plan, lines: list[Line], folder: Ru
     say = _progress(sys.stderr if args.json else sys.stdout)
     say(plan_text(plan, terminal_of(sys.stdout)) + "\n")
     traces = None if args.traces == NO_TRACES else args.traces or DEFAULT_URL
-    annotator = annotator_from_environment()
-    annotate = annotator.annotate if annotator is not None else None
     try:
-        result = run_experiment(folder, Setup(args.router, traces, lines, probe, annotate=annotate), say)
+        result = run_experiment(folder, Setup(args.router, traces, lines, probe, annotate=_annotate()), say)
     except KeyboardInterrupt:
-        warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine that the interrupt kept from starting
-        return _complain(f"interrupted; finished blocks are kept: --resume --out {folder.path}", EXIT_FAILED)
+        return _interrupted(f"--resume --out {folder.path}")
     if args.json:
         print(json.dumps(result.document(), indent=2))
     else:
         print("\n" + result_text(result, terminal_of(sys.stdout)))
         print(f"\n{folder.path}: plan, environment, every request, result.json")
     return 0
+
+
+def _probe_of(args: argparse.Namespace, plan: Plan) -> Callable[[Target, Plan], Mapping[str, Any]] | None:
+    from stack.experiment.local_probe import local_probe, read_probe
+
+    if args.probe is not None:
+        probed = read_probe(args.probe)
+        return lambda *_: probed
+    return None if args.no_probe or len(set(plan.modes)) == 1 else local_probe
+
+
+def _annotate() -> Callable[..., Any] | None:
+    from stack.grafana.annotate import annotator_from_environment
+
+    annotator = annotator_from_environment()
+    return annotator.annotate if annotator is not None else None
+
+
+def _interrupted(again: str) -> int:
+    warnings.simplefilter("ignore", RuntimeWarning)  # of a coroutine that the interrupt kept from starting
+    return _complain(f"interrupted; finished blocks are kept: {again}", EXIT_FAILED)
 
 
 def _progress(stream: object) -> Callable[[str], None]:
@@ -159,7 +232,7 @@ def _complain(problem: str, status: int) -> int:
 
 def _modes(text: str) -> tuple[str, str]:
     modes = tuple(part.strip() for part in text.split(","))
-    known = (names.MODE_PUSH, names.MODE_PULL)
+    known = names.TRANSFER_MODES
     if len(modes) != 2 or not set(modes) <= set(known):
         raise argparse.ArgumentTypeError(f"{text!r} is not two of {', '.join(known)}, such as push,pull")
     return modes[0], modes[1]

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from stack.experiment.load import Row
-from stack.experiment.plan import Plan
+from stack.experiment.plan import Cell, Plan
 from stack.experiment.split import OUTSIDE
 from stack.experiment.traced import PathRow
 
 NO_TRACE = "no trace"
+FIRST_TURN = "first turn of a conversation: nothing is kept yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def arms_of_cells(plan: Plan, rows: Iterable[Row], paths: Mapping[str, PathRow])
             continue
         arm.seen += 1
         path = paths.get(row.trace_id)
-        reason = exclusion(row, path, plan.cells[block.cell].lead_in_s)
+        reason = exclusion(row, path, plan.cells[block.cell])
         if reason:
             arm.excluded[reason] += 1
             continue
@@ -80,12 +81,14 @@ def _empty(plan: Plan) -> tuple[Arm, Arm]:
     return first, second
 
 
-def exclusion(row: Row, path: PathRow | None, lead_in_s: float = 0.0) -> str:
+def exclusion(row: Row, path: PathRow | None, cell: Cell) -> str:
     """Says why a request is in no figure at all; "" when it is."""
     if row.error:
         return f"error: {row.error}"
-    if row.scheduled_ns < lead_in_s * 1e9:
-        return f"lead-in: due in the first {lead_in_s:g} s of a block"
+    if cell.turns > 1 and row.turn == 1:
+        return FIRST_TURN
+    if row.scheduled_ns < cell.lead_in_s * 1e9:
+        return f"lead-in: due in the first {cell.lead_in_s:g} s of a block"
     if row.fallback:
         return f"served without a transfer: {row.fallback}"
     if path is not None and path.mode and path.mode != row.mode:

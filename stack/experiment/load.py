@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import aiohttp
@@ -31,6 +32,7 @@ from stack.experiment.plan import Block
 from stack.experiment.prompts import Prompt
 
 REQUEST_TIMEOUT_S = 900.0
+FAREWELL = "Good-bye."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Row:
     prompt_tokens: int = 0
     output_tokens: int = 0
     gaps_ns: tuple[int, ...] = ()
+    turn: int = 1  # of a conversation
 
     @property
     def lag_ns(self) -> int:
@@ -75,7 +78,10 @@ def row_from(document: dict[str, Any]) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a block sends where: ``due_ns[i]`` after the start for ``prompts[i]``."""
+    """What a block sends where: ``due_ns[i]`` after the start for ``prompts[i]``.
+
+    A prompt with further turns is a conversation: each is due ``gap_ns`` after the answer before has ended.
+    """
 
     block: Block
     attempt: int
@@ -83,57 +89,114 @@ class Load:
     model: str
     prompts: Sequence[Prompt]
     due_ns: Sequence[int]
+    gap_ns: int = 0
+    run: str = ""  # begins every salt and conversation id: an engine may remember another run of the same plan
+
+    def name(self, number: int) -> str:
+        return f"{self.run}{self.block.index}-{self.attempt}-{number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a block; ``number`` is that of its prompt, ``index`` its own. ``salt`` keeps KV caches apart."""
+
+    number: int
+    index: int
+    turn: int
+    text: str
+    output_tokens: int
+    due_ns: int
+    salt: str
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 async def offer(session: aiohttp.ClientSession, load: Load, on_row: Callable[[Row], None]) -> list[Row]:
     """Sends the whole block and waits for every answer; ``on_row`` gets each row when its request has ended."""
     start = time.perf_counter_ns()
 
-    async def one(index: int) -> Row:
-        row = await _send(session, load, index, start)
+    async def one(number: int) -> list[Row]:
+        if load.prompts[number].later:
+            return await converse(session, load, number, start, on_row)
+        row, _ = await send(session, load, _single(load, number), start)
         on_row(row)
-        return row
+        return [row]
 
-    tasks: list[asyncio.Task[Row]] = []
+    tasks: list[asyncio.Task[list[Row]]] = []
     try:
         for index, due in enumerate(load.due_ns):
             wait_ns = start + due - time.perf_counter_ns()
             if wait_ns > 0:
                 await asyncio.sleep(wait_ns / 1e9)
             tasks.append(asyncio.create_task(one(index)))
-        return await asyncio.gather(*tasks)
+        return [row for rows in await asyncio.gather(*tasks) for row in rows]
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(session: aiohttp.ClientSession, load: Load, index: int, start: int) -> Row:
-    prompt, block = load.prompts[index], load.block
-    body = completion_body(load.model, prompt.text, prompt.output_tokens)
+def _single(load: Load, number: int) -> Request:
+    prompt = load.prompts[number]
     # Both blocks of a pair send the same text; without a salt the second would find it in P's prefix cache.
-    body["cache_salt"] = f"{block.index}-{load.attempt}-{index}"
+    return Request(prompt.number, number, 1, prompt.text, prompt.output_tokens, load.due_ns[number], load.name(number))
+
+
+async def send(session: aiohttp.ClientSession, load: Load, request: Request, start: int) -> tuple[Row, str]:
+    """Sends one request now; returns its row and the text of the answer."""
+    block = load.block
+    body = completion_body(load.model, request.text, request.output_tokens) | {"cache_salt": request.salt}
     sent = time.perf_counter_ns()
 
     def row(trace_id: str, status: int, **more: Any) -> Row:
         return Row(
             block=block.index,
             attempt=load.attempt,
-            index=index,
-            prompt=prompt.number,
+            index=request.index,
+            prompt=request.number,
             mode=block.mode,
-            scheduled_ns=load.due_ns[index],
+            scheduled_ns=request.due_ns,
             sent_ns=sent - start,
             trace_id=trace_id,
             status=status,
+            turn=request.turn,
             **more,
         )
 
     try:
-        answer = await stream(session, load.url, body, {names.HEADER_MODE: block.mode})
+        answer = await stream(session, load.url, body, {names.HEADER_MODE: block.mode, **request.headers})
     except RequestError as error:
-        return row(error.trace_id, error.status, error=error.kind, message=str(error))
-    return row(_trace_id(answer), 200, **_measured(answer))
+        return row(error.trace_id, error.status, error=error.kind, message=str(error)), ""
+    return row(_trace_id(answer), 200, **_measured(answer)), answer.text
+
+
+async def converse(
+    session: aiohttp.ClientSession, load: Load, number: int, start: int, on_row: Callable[[Row], None]
+) -> list[Row]:
+    """Holds one conversation, each turn with everything that was said before; it ends early with a turn that fails.
+
+    At the end it says something that goes on from nothing, and is not counted: D then frees what it kept of the last
+    turn at once, instead of holding it through the next blocks. In both arms, so that they stay alike.
+    """
+    prompt, name = load.prompts[number], load.name(number)
+    headers = {names.HEADER_CONVERSATION: f"kvpath-ab-{name}"}
+    text, due_ns = prompt.text, load.due_ns[number]
+    rows: list[Row] = []
+    for turn, new in enumerate((*prompt.later, ""), 1):
+        index = number * (len(prompt.later) + 1) + turn - 1
+        request = Request(prompt.number, index, turn, text, prompt.output_tokens, due_ns, name, headers)
+        row, answer = await send(session, load, request, start)
+        rows.append(row)
+        on_row(row)
+        if row.error:
+            break
+        text += answer + new
+        due_ns = time.perf_counter_ns() - start + load.gap_ns
+        if new:
+            await asyncio.sleep(load.gap_ns / 1e9)
+    with suppress(RequestError):
+        farewell = completion_body(load.model, FAREWELL, 1) | {"cache_salt": name}
+        await stream(session, load.url, farewell, {names.HEADER_MODE: load.block.mode, **headers})
+    return rows
 
 
 def _trace_id(answer: Answer) -> str:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate, product
 from typing import Any
 
+from connector import names
 from stack.experiment.presets import Preset
 
 PLAN_SCHEMA = "kvpath.experiment/1"
@@ -32,6 +33,9 @@ class Cell:
     """One offered load. ``input_tokens`` is ``None`` when prompts come from a file; ``requests`` are a block's.
 
     What is due in a block's first ``lead_in_s`` seconds finds idle engines, and counts for nothing.
+
+    With several ``turns`` what arrives are conversations, and ``requests`` is their number. ``input_tokens`` are those
+    of the first prompt; each further turn goes on from the answer before with ``new_tokens``, ``gap_s`` later.
     """
 
     rate: float
@@ -39,15 +43,32 @@ class Cell:
     output_tokens: int
     requests: int
     lead_in_s: float = 0.0
+    turns: int = 1
+    new_tokens: int = 0
+    gap_s: float = 0.0
+
+    @property
+    def longest_input(self) -> int | None:
+        """Tokens of the last turn's prompt."""
+        grown = (self.turns - 1) * (self.output_tokens + self.new_tokens)
+        return None if self.input_tokens is None else self.input_tokens + grown
 
     def __str__(self) -> str:
+        if self.turns > 1:
+            return (
+                f"{self.rate:g} conversations/s of {self.turns} turns, {self.input_tokens} tokens of context, "
+                f"{self.new_tokens} new a turn, {self.gap_s:g} s between turns, {self.output_tokens} out"
+            )
         given = "prompts of the file" if self.input_tokens is None else f"{self.input_tokens} tokens in"
         return f"{self.rate:g} req/s, {given}, {self.output_tokens} out"
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One stretch of requests of one arm (0 or 1). ``seed`` gives prompts and arrivals, equal within a pair."""
+    """One stretch of requests of one arm (0 or 1). ``seed`` gives prompts and arrivals, equal within a pair.
+
+    Conversations begin and end within their block.
+    """
 
     index: int
     cell: int
@@ -82,6 +103,11 @@ class Plan:
     blocks_an_arm: int
     seed: int
     prompts: PromptsFile | None = None
+    prefill_cache: str = ""  # of the engines: "on" or "off" where it is known
+
+    @property
+    def conversations(self) -> bool:
+        return any(cell.turns > 1 for cell in self.cells)
 
     @property
     def arms(self) -> tuple[str, str]:
@@ -92,7 +118,9 @@ class Plan:
     @property
     def seconds(self) -> float:
         """How long the arrivals take, without the time that the last answers of a block take."""
-        return sum(block.requests / self.cells[block.cell].rate for block in self.blocks)
+        cells = [self.cells[block.cell] for block in self.blocks]
+        arrivals = sum(block.requests / cell.rate for block, cell in zip(self.blocks, cells, strict=True))
+        return arrivals + sum((cell.turns - 1) * cell.gap_s for cell in cells)
 
     def document(self) -> dict[str, Any]:
         """Returns the plan as it stands in ``plan.json``."""
@@ -111,17 +139,15 @@ class Changes:
     blocks: int | None = None
     seed: int | None = None
     prompts: PromptsFile | None = None
+    turns: int | None = None
+    new_tokens: int | None = None
+    gap_s: float | None = None
+    prefill_cache: str = ""
 
 
 def make_plan(preset: Preset, changes: Changes = Changes()) -> Plan:
     """Raises :class:`PlanError` for figures that cannot be."""
-    chosen = replace(
-        preset,
-        modes=changes.modes or preset.modes,
-        rates=changes.rates or preset.rates,
-        output_tokens=preset.output_tokens if changes.output_tokens is None else changes.output_tokens,
-        blocks=preset.blocks if changes.blocks is None else changes.blocks,
-    )
+    chosen = _changed(preset, changes)
     lengths: Sequence[int | None] = changes.input_tokens or preset.input_tokens
     if changes.prompts is not None:
         if changes.input_tokens is not None:
@@ -137,12 +163,27 @@ def make_plan(preset: Preset, changes: Changes = Changes()) -> Plan:
             Cell(rate, length, chosen.output_tokens, *_length(chosen, rate, changes.requests))
             for length, rate in product(lengths, chosen.rates)
         )
+    if chosen.turns > 1:
+        cells = tuple(
+            replace(cell, turns=chosen.turns, new_tokens=chosen.new_tokens, gap_s=chosen.gap_s) for cell in cells
+        )
     _check(chosen, cells)
+    _check_turns(chosen, changes)
     seed = 1 if changes.seed is None else changes.seed
     blocks: list[Block] = []
     for number, cell in enumerate(cells):
         blocks += _blocks_of(number, cell, chosen, seed, len(blocks))
-    return Plan(preset.name, chosen.modes, cells, tuple(blocks), chosen.blocks, seed, changes.prompts)
+    return Plan(
+        preset.name, chosen.modes, cells, tuple(blocks), chosen.blocks, seed, changes.prompts, changes.prefill_cache
+    )
+
+
+_REPLACED = ("modes", "rates", "output_tokens", "blocks", "turns", "new_tokens", "gap_s")
+
+
+def _changed(preset: Preset, changes: Changes) -> Preset:
+    given = {name: value for name in _REPLACED if (value := getattr(changes, name)) is not None and value != ()}
+    return replace(preset, **given)
 
 
 def _length(preset: Preset, rate: float, requests: int | None) -> tuple[int, float]:
@@ -160,6 +201,22 @@ def _check(preset: Preset, cells: Sequence[Cell]) -> None:
             raise PlanError(f"an input length must be at least 1 token, got {cell.input_tokens}")
         if cell.output_tokens < 1 or cell.requests < 1:
             raise PlanError("--output-tokens and --requests must be at least 1")
+
+
+def _check_turns(chosen: Preset, changes: Changes) -> None:
+    """Reuse needs conversations, and is held against pull alone: push hides something else."""
+    if chosen.turns < 1 or chosen.new_tokens < 0 or chosen.gap_s < 0:
+        raise PlanError("--turns must be at least 1, --new-tokens and --gap at least 0")
+    if chosen.turns == 1:
+        if names.MODE_REUSE in chosen.modes:
+            raise PlanError("reuse is about a conversation's next turn: ask for several --turns, or --preset reuse")
+        return
+    if names.MODE_PUSH in chosen.modes:
+        raise PlanError("conversations compare reuse with pull; push has presets of its own, of single requests")
+    if changes.prompts is not None:
+        raise PlanError("conversations make their own prompts: --prompts does not go with several turns")
+    if not chosen.new_tokens:
+        raise PlanError("a turn must bring something new: --new-tokens must be at least 1")
 
 
 def _blocks_of(cell: int, load: Cell, preset: Preset, seed: int, first: int) -> list[Block]:

@@ -23,8 +23,10 @@ def plan_text(plan: Plan, terminal: Terminal) -> str:
     lines.append(f"arms {first} and {second}, {plan.blocks_an_arm} blocks each for every load, seed {plan.seed}")
     if plan.prompts is not None:
         lines.append(f"prompts: {plan.prompts.count} of {plan.prompts.name} (sha256 {plan.prompts.sha256[:12]})")
-    requests = sum(block.requests for block in plan.blocks)
-    warm_up = sum(block.requests for block in plan.blocks if block.warm_up)
+    if plan.prefill_cache:
+        lines.append(f"P's prefix cache is {plan.prefill_cache}, D's is off")
+    requests = sum(block.requests * plan.cells[block.cell].turns for block in plan.blocks)
+    warm_up = sum(block.requests * plan.cells[block.cell].turns for block in plan.blocks if block.warm_up)
     lines.append(f"{len(plan.blocks)} blocks, {requests} requests ({warm_up} of them warm-up, not counted)")
     lines.append(f"arrivals take {duration_text(plan.seconds)}; the last answers of each block come on top")
     lines.append("")
@@ -39,10 +41,13 @@ def _cell_plan(plan: Plan, number: int, cell: Cell) -> Iterator[str]:
     blocks = [block for block in plan.blocks if block.cell == number]
     warm_up = [block for block in blocks if block.warm_up]
     counted = [block for block in blocks if not block.warm_up]
+    what = "conversations" if cell.turns > 1 else "requests"
     lead_in = f", the first {cell.lead_in_s:g} s of each not counted" if cell.lead_in_s else ""
-    yield f"{cell}: {cell.requests} requests a block{lead_in}"
+    yield f"{cell}: {cell.requests} {what} a block{lead_in}"
+    if cell.turns > 1:
+        yield f"  first turns find nothing that was kept: they are sent and not compared ({cell.turns - 1} of each are)"
     if warm_up:
-        yield f"  warm-up {_order(plan, warm_up)} ({warm_up[0].requests} requests each)"
+        yield f"  warm-up {_order(plan, warm_up)} ({warm_up[0].requests} {what} each)"
     yield f"  blocks {counted[0].index} to {counted[-1].index}: {_order(plan, counted)}"
     seeds = [str(block.seed) for block in counted if block.arm == 0]
     yield "  seeds of the pairs " + ", ".join(seeds)
@@ -57,7 +62,11 @@ def _order(plan: Plan, blocks: Sequence[Block]) -> str:
 
 def published_text(published: Published) -> str:
     name = FIGURE_NAMES[published.metric]
-    where = f"{published.rate:g} req/s, {published.input_tokens} tokens in"
+    where = f"{published.input_tokens} tokens in"
+    if published.rate is not None:
+        where = f"{published.rate:g} req/s, {where}"
+    if published.subject:
+        where += f", {published.subject}"
     return f"{where}: {name} {published.milliseconds:g} ms {published.mode}"
 
 

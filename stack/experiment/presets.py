@@ -16,13 +16,17 @@ TTFT, TPOT = "ttft", "tpot"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A figure that somebody else measured, to be printed beside ours. Milliseconds."""
+    """A figure that somebody else measured, to be printed beside ours. Milliseconds.
 
-    rate: float
+    ``rate`` is ``None`` where it was not said; ``subject`` is what was measured, when that is not the preset's model.
+    """
+
+    rate: float | None
     input_tokens: int
     mode: str
     metric: str  # TTFT or TPOT
     milliseconds: float
+    subject: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,9 @@ class Preset:
     With ``loads``, these are offered instead, in their order, unless other rates, lengths or requests are asked for.
     A block has ``requests``, or as many as arrive in ``block_s`` seconds when that is more; ``blocks`` is the number
     of blocks of each arm in every combination.
+
+    With more than one turn what arrives are conversations, ``input_tokens`` is the length of the first prompt, and
+    each further turn brings ``new_tokens`` after the answer before, ``gap_s`` seconds after that has ended.
     """
 
     name: str
@@ -54,6 +61,11 @@ class Preset:
     block_s: float = 0.0
     lead_in_s: float = 0.0  # at the start of a block; not counted
     loads: tuple[PresetLoad, ...] = ()
+    turns: int = 1
+    new_tokens: int = 0
+    gap_s: float = 0.0
+    # Whether P caches prefixes, of each pair of engines that the preset starts itself; (): it starts none.
+    prefill_cache: tuple[str, ...] = ()
     warm_up: int = 1  # requests of each arm before the blocks of a combination; they are not counted
     modes: tuple[str, str] = (names.MODE_PUSH, names.MODE_PULL)
     # For a link probe on this host; without a device the engines' hosts are probed by hand (`kvpath probe`).
@@ -118,5 +130,73 @@ GPU1 = Preset(
     probe_device="cuda:0",
 )
 
+PREFILL_CACHE_OFF, PREFILL_CACHE_ON = "off", "on"
+_LOST_CONTEXT = "P's prefix cache off, to simulate lost context"
+REUSE_PUBLISHED = tuple(
+    Published(None, tokens, mode, TTFT, milliseconds, f"{model}, {_LOST_CONTEXT}")
+    for model, tokens, pair in (("Qwen3-32B", 24576, (778.0, 460.0)), ("GLM-5-FP8", 20480, (2334.0, 702.0)))
+    for mode, milliseconds in zip((names.MODE_PULL, names.MODE_REUSE), pair, strict=True)
+)
+
+REUSE = Preset(
+    name="reuse",
+    summary="conversations on a small model on the CPU: D's KV cache goes back to P for the next turn",
+    needs="nothing: it starts its own engines, once with P's prefix cache off and once with it on",
+    rates=(0.25,),
+    input_tokens=(256,),
+    output_tokens=12,
+    requests=2,
+    blocks=6,
+    modes=(names.MODE_PULL, names.MODE_REUSE),
+    turns=3,
+    new_tokens=48,
+    gap_s=2.0,
+    prefill_cache=(PREFILL_CACHE_OFF, PREFILL_CACHE_ON),
+    probe_device="cpu",
+    block_size=32,
+    kv_dtype="float32",
+    published=REUSE_PUBLISHED,
+)
+
+# Prefill on one GPU, decode on the other, as it was published. The ends of the published grid come first; in the middle
+# follow loads that one prefill GPU carries, and last those that only queue on it: 16k tokens of a 32B model take it
+# more than a second each.
+_GPU2_LOADS = (
+    *((16384, 1, 4), (16384, 8, 8), (1024, 8, 16), (4096, 2, 6), (8192, 1, 4)),
+    *((1024, 1, 4), (1024, 2, 6), (1024, 4, 10), (4096, 1, 4), (4096, 4, 10), (8192, 2, 6), (16384, 2, 6)),
+    *((4096, 8, 12), (8192, 4, 8), (8192, 8, 8), (16384, 4, 8)),
+)
+
+GPU2 = Preset(
+    name="gpu2",
+    summary="a 32B model, prefill on one GPU and decode on another: 1k to 16k input tokens at 1 to 8 requests/s",
+    needs="`python -m stack.experiment.gpu --all --gpus 2`, which starts its own engines",
+    rates=(1, 2, 4, 8),
+    input_tokens=(1024, 4096, 8192, 16384),
+    output_tokens=128,
+    requests=2,
+    blocks=6,
+    loads=tuple(PresetLoad(tokens, rate, requests) for tokens, rate, requests in _GPU2_LOADS),
+    probe_device="cuda:0",
+    published=SEED.published,
+)
+
+GPU2_REUSE = Preset(
+    name="gpu2-reuse",
+    summary="conversations on a 32B model, prefill on one GPU and decode on another: 8k to 24k tokens of context",
+    needs="`python -m stack.experiment.gpu --all --gpus 2`, which starts its own engines",
+    rates=(0.5,),
+    input_tokens=(24576, 16384, 8192),
+    output_tokens=128,
+    requests=2,
+    blocks=6,
+    modes=(names.MODE_PULL, names.MODE_REUSE),
+    turns=3,
+    new_tokens=256,
+    gap_s=2.0,
+    probe_device="cuda:0",
+    published=REUSE_PUBLISHED,
+)
+
 # A preset is registered here and nowhere else; its name is what `--preset` takes.
-PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (DEMO, SEED, GPU1)}
+PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in (DEMO, SEED, GPU1, REUSE, GPU2, GPU2_REUSE)}

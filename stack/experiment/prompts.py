@@ -29,11 +29,15 @@ class PromptsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """``number`` names the prompt within its file, or within its pair of blocks."""
+    """``number`` names the prompt within its file, or within its pair of blocks.
+
+    ``later``: what each further turn of a conversation says after the answer before.
+    """
 
     number: int
     text: str
     output_tokens: int
+    later: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +88,24 @@ class PromptSource:
             return [Prompt(n, self.lines[n].text, self.lines[n].output_tokens or cell.output_tokens) for n in numbers]
         assert cell.input_tokens is not None
         characters = max(1, round(cell.input_tokens * self.characters_a_token))
+        if cell.turns > 1:
+            return [self._conversation(block.seed, number, characters, cell) for number in range(block.requests)]
         return [
             Prompt(number, window(derived_seed(block.seed, 1, number), characters), cell.output_tokens)
             for number in range(block.requests)
         ]
+
+    def _conversation(self, seed: int, number: int, characters: int, cell: Cell) -> Prompt:
+        """Every turn ends with its number: a digit is a token of its own, whatever the model answers after it.
+
+        Were it otherwise, the last token of a turn would become another one when the answer is appended, and P would
+        rightly refuse what D kept.
+        """
+        new = max(1, round(cell.new_tokens * self.characters_a_token))
+        said = [window(derived_seed(seed, 1, number), characters)]
+        said += [window(derived_seed(seed, 1, number, turn), new) for turn in range(2, cell.turns + 1)]
+        ended = [f"{text}\nTurn {turn}" for turn, text in enumerate(said, 1)]
+        return Prompt(number, ended[0], cell.output_tokens, tuple(f"\n{text}" for text in ended[1:]))
 
 
 def measured_ratio(characters: int, tokens: int) -> float:

@@ -16,7 +16,8 @@ from stack.experiment.load import Row
 from stack.experiment.plan import Cell, Plan, derived_seed
 from stack.experiment.presets import PRESETS, Published
 from stack.experiment.run_folder import FinishedBlock
-from stack.experiment.split import OUTSIDE, Price, split_difference
+from stack.experiment.saving import saving_of
+from stack.experiment.split import OUTSIDE, PARTS, REUSE_PARTS, Price, split_difference
 from stack.experiment.statistics import CONFIDENCE, MEAN, Compared, PairedTest, Resampler, compare_blocks, paired_test
 from stack.experiment.target import EarlyChoices
 from stack.experiment.traced import Moved, PathRow
@@ -89,6 +90,7 @@ class Result:
             "modes": list(plan.modes),
             "blocks_an_arm": plan.blocks_an_arm,
             "seed": plan.seed,
+            "prefill_cache": plan.prefill_cache or None,
             "difference": f"{plan.arms[1]} minus {plan.arms[0]}",
             "verdict": self._overall(),
             "cells": [cell.document() for cell in self.cells],
@@ -123,20 +125,29 @@ def _cell_result(number: int, arms: tuple[Arm, Arm], measured: Measured) -> Cell
             stages[stage] = compared
     link, notes = _link(arms, measured)
     paired = _paired(arms)
+    causes = REUSE_PARTS if names.MODE_REUSE in plan.modes else PARTS
+    split = split_difference(traced[0], traced[1], resampler, causes)
+    saving = saving_of(plan.modes, arms, split, plan.prefill_cache)
+    doubts = [saving.contradiction] if saving is not None and saving.contradiction else []
     verdict = conclude(
         plan.arms,
         figures["ttft"],
         paired,
-        split_difference(traced[0], traced[1], resampler),
+        split,
         link,
         plan.blocks_an_arm,
         _price(number, arms, measured, resampler),
-        (*notes, *_notes(arms, figures)),
+        (*doubts, *notes, *_notes(arms, figures)),
+        saving,
     )
-    published = PRESETS[plan.preset].published if plan.preset in PRESETS else ()
-    cell = plan.cells[number]
-    mine = tuple(p for p in published if (p.rate, p.input_tokens) == (cell.rate, cell.input_tokens))
-    return CellResult(cell, arms, figures, stages, paired, verdict, mine)
+    return CellResult(plan.cells[number], arms, figures, stages, paired, verdict, _published(plan, plan.cells[number]))
+
+
+def _published(plan: Plan, cell: Cell) -> tuple[Published, ...]:
+    """Those of the same load; those that are about something else stand beside every cell."""
+    known = PRESETS[plan.preset].published if plan.preset in PRESETS else ()
+    load = (cell.rate, cell.input_tokens)
+    return tuple(p for p in known if p.subject or (p.rate, p.input_tokens) == load)
 
 
 def _figures(arms: tuple[Arm, Arm], resampler: Resampler) -> dict[str, Figures]:

@@ -43,7 +43,9 @@ def _cell_end(cell: CellResult, terminal: Terminal) -> Iterator[str]:
             f"pairs), p = {p.p:.3f} (signed ranks, {p.blocks} pairs of blocks flipped as wholes)"
         )
     for published in cell.published:
-        yield f"published: {published_text(published)}; here {_own(cell, published)}"
+        same = published.input_tokens == cell.cell.input_tokens
+        here = f"here {_own(cell, published)}" if same else "another load, nothing to hold against"
+        yield f"published: {published_text(published)}; {here}"
     yield ""
     yield terminal.styled("Verdict", "bold")
     yield from cell.verdict.sentences

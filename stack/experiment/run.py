@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import aiohttp
@@ -121,9 +122,10 @@ def _check(target: Target, plan: Plan) -> None:
         )
     limit = target.max_model_len
     for cell in plan.cells:
-        if limit is not None and cell.input_tokens is not None and cell.input_tokens + cell.output_tokens > limit:
+        longest = cell.longest_input
+        if limit is not None and longest is not None and longest + cell.output_tokens > limit:
             raise ExperimentError(
-                f"{cell.input_tokens} tokens in and {cell.output_tokens} out are more than {target.model}'s limit of "
+                f"{longest} tokens in and {cell.output_tokens} out are more than {target.model}'s limit of "
                 f"{limit}; use a smaller --input-tokens",
                 EXIT_USAGE,
             )
@@ -138,6 +140,7 @@ class _Run:
         self._plan = folder.plan
         self._traces = setup.traces
         self._source = PromptSource(tuple(setup.lines))
+        self._run = f"{secrets.token_hex(4)}-"
         self.annotations = BlockAnnotations(setup.annotate, folder.plan, say)
 
     def prepare(self, runner: asyncio.Runner, session: aiohttp.ClientSession) -> None:
@@ -168,7 +171,13 @@ class _Run:
             default = self._plan.cells[0].output_tokens
             return [Prompt(n, line.text, line.output_tokens or default) for n, line in enumerate(self._setup.lines)]
         first = {block.cell: block for block in reversed(self._plan.blocks)}
-        return [self._source.prompts(block, self._plan.cells[cell])[0] for cell, block in first.items()]
+        return [self._longest(block, self._plan.cells[cell]) for cell, block in first.items()]
+
+    def _longest(self, block: Block, cell: Cell) -> Prompt:
+        """The first prompt of a block; of a conversation, one as long as its last turn's."""
+        prompt = self._source.prompts(block, cell)[0]
+        answers = round(len(prompt.later) * cell.output_tokens * self._source.characters_a_token)
+        return replace(prompt, text="".join((prompt.text, *prompt.later, window(block.seed, answers))), later=())
 
     async def _try(self, session: aiohttp.ClientSession, prompt: Prompt) -> int:
         """Sends one request outside the experiment and returns its prompt tokens."""
@@ -202,6 +211,8 @@ class _Run:
             model=self._target.model,
             prompts=self._source.prompts(block, cell),
             due_ns=arrivals_ns(block, cell.rate),
+            gap_ns=round(cell.gap_s * 1e9),
+            run=self._run,
         )
         self.annotations.settle()
         start = time.time()
@@ -276,8 +287,8 @@ class _Run:
         text = f"block {block.index + 1}/{len(self._plan.blocks)} {self._plan.arms[block.arm]}"
         if block.warm_up:
             return f"{text}, warm-up for {cell}"
-        times = sorted(row.ttft_ns for row in rows if row.ttft_ns is not None)
+        times = sorted(row.ttft_ns for row in rows if row.ttft_ns is not None and (row.turn > 1 or cell.turns == 1))
         failed = sum(1 for row in rows if row.error)
-        text += f": TTFT {times[len(times) // 2] / 1e6:.0f} ms (median of {len(times)})"
+        text += f": TTFT {times[len(times) // 2] / 1e6:.0f} ms (median of {len(times)})" if times else ""
         text += f", {failed} failed" if failed else ""
         return text + (f", {traced} traced" if self._traces else "")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from connector import names
 from stack.analysis.terminal import milliseconds
 from stack.experiment.link import Link
-from stack.experiment.split import Part, Price, Split
+from stack.experiment.presets import PREFILL_CACHE_OFF, PREFILL_CACHE_ON
+from stack.experiment.saving import Saving
+from stack.experiment.split import PREFILL, TAKING_BACK, Part, Price, Split
 from stack.experiment.statistics import CONFIDENCE, MIN_PAIRS, Compared
 
 _WHAT = {
@@ -12,6 +15,8 @@ _WHAT = {
     "transfer": "the transfer over the link",
     "submission": "preparing and posting the transfer",
     "queueing": "queueing on P",
+    PREFILL: "computing the prompt on P",
+    TAKING_BACK: "taking back to P what D kept",
     "rest": "everything else",
 }
 _NAMED_SHARE = 0.2  # a stage of a part is named when it makes up at least this share of it
@@ -108,6 +113,50 @@ def price_sentences(arms: tuple[str, str], price: Price) -> list[str]:
         )
         found.append(f"{text}: no difference." if held.differs is False else f"{text}.")
     return found
+
+
+def saving_sentences(saving: Saving) -> list[str]:
+    """What reuse saved in prefill against what the extra transfer cost, and for how many tokens."""
+    found = []
+    if saving.prefill is not None and saving.taking_back is not None:
+        found.append(
+            f"Of prefill, reuse {_against(saving.prefill, 'saved', 'added')} a turn; "
+            f"taking D's KV cache back {_against(saving.taking_back, 'saved', 'cost')}."
+        )
+    if saving.reuse is not None and saving.pull is not None:
+        found.append(
+            f"Of each prompt P computed {saving.reuse.computed:.0f} tokens with reuse ({saving.reuse.reused:.0f} came "
+            f"back from D, {saving.reuse.cached:.0f} were in its own prefix cache), {saving.pull.computed:.0f} with "
+            f"pull ({saving.pull.cached:.0f} in its own prefix cache)."
+        )
+    if saving.lookups:
+        others = ", ".join(f"{n} {outcome}" for outcome, n in saving.lookups.items() if outcome != names.REUSE_HIT)
+        text = f"{saving.hits} of {sum(saving.lookups.values())} turns found the turn before"
+        found.append(text + (f"; the others: {others}." if others else "."))
+    if saving.read_back_ns and saving.read_back_bytes is not None:
+        rate = saving.read_back_bytes / saving.read_back_ns
+        found.append(
+            f"P's READ moved {saving.read_back_bytes / 1e6:.3g} MB in {_ms(saving.read_back_ns)} ms (medians; "
+            f"{rate:.3g} GB/s)."
+        )
+    return [*found, _CACHE_SAID[saving.prefill_cache]]
+
+
+_CACHE_SAID = {
+    PREFILL_CACHE_OFF: "P's prefix cache was off: pull then computes every turn anew, as where P has lost the context.",
+    PREFILL_CACHE_ON: "P's prefix cache was on: it has the prompts of earlier turns, so reuse adds only their answers.",
+    "": "Nobody said whether P's prefix cache was on: the tokens above tell what it held.",
+}
+
+
+def _against(part: Part, saved: str, cost: str) -> str:
+    ms = _ms(abs(part.difference_ns))
+    if part.low_ns is None or part.high_ns is None:
+        return f"{saved if part.difference_ns < 0 else cost} {ms} ms"
+    if not part.differs:
+        return f"made no difference ({_signed(part)} ms)"
+    ends = sorted((abs(part.low_ns), abs(part.high_ns)))
+    return f"{saved if part.difference_ns < 0 else cost} {ms} ms ({_inside(*ends)})"
 
 
 def _choice(price: Price) -> str:

@@ -61,6 +61,11 @@ class Part:
         """Whether the interval leaves out 0."""
         return Estimate(self.difference_ns, self.low_ns, self.high_ns).excludes(0.0)
 
+    def reversed(self) -> Part:
+        """The same part of first arm minus second."""
+        low, high = (None if end is None else -end for end in (self.high_ns, self.low_ns))
+        return Part(self.name, -self.difference_ns, low, high, {stage: -ns for stage, ns in self.stages.items()})
+
 
 @dataclass(frozen=True, slots=True)
 class Split:

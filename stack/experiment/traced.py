@@ -10,7 +10,8 @@ from connector import names
 from connector.stages import UNEXPLAINED
 from stack.analysis.compare import Analysed, analyse, pooled_bounds
 from stack.analysis.critical_path import aligned_request
-from stack.analysis.request import RequestSpans
+from stack.analysis.request import RequestSpans, Transfer
+from stack.analysis.reuse import PromptTokens
 from stack.analysis.trace import Trace
 
 
@@ -35,7 +36,9 @@ class PathRow:
     """Nanoseconds. ``excluded`` says why the path counts for nothing; then ``stages`` may be empty.
 
     ``held_ns``: P kept the blocks so long after prefill. ``waited_ns``: first to second arrival at the rendezvous.
-    ``reserved_ns``: push, D's blocks were allocated so long before P had finished.
+    ``reserved_ns``: push, D's blocks were allocated so long before P had finished. ``tokens`` of the prompt, where P
+    says: read back from D, in P's own prefix cache, computed. ``lookup`` and ``moved_back``, reuse: what was found of
+    the turn before, and P's READ of it.
     """
 
     trace_id: str
@@ -50,6 +53,9 @@ class PathRow:
     reserved_ns: int | None = None
     moved: Moved | None = None
     incomplete: tuple[str, ...] = ()
+    tokens: PromptTokens | None = None
+    lookup: str | None = None
+    moved_back: Moved | None = None
 
     def document(self) -> dict[str, Any]:
         return asdict(self) | {"stages": dict(self.stages), "incomplete": list(self.incomplete)}
@@ -57,9 +63,10 @@ class PathRow:
 
 def path_row_from(document: Mapping[str, Any]) -> PathRow:
     """Reads :meth:`PathRow.document`; what the run folder added to the row is left aside."""
-    given = {key: document[key] for key in PathRow.__dataclass_fields__}
-    moved = given["moved"]
-    return PathRow(**given | {"moved": Moved(**moved) if moved else None, "incomplete": tuple(given["incomplete"])})
+    given = {key: document[key] for key in PathRow.__dataclass_fields__ if key in document}
+    kinds = {"moved": Moved, "moved_back": Moved, "tokens": PromptTokens}
+    given |= {key: kind(**given[key]) for key, kind in kinds.items() if given.get(key)}
+    return PathRow(**given | {"incomplete": tuple(given["incomplete"])})
 
 
 def path_rows(traces: Sequence[Trace]) -> list[PathRow]:
@@ -89,13 +96,16 @@ def _row(request: RequestSpans, item: Analysed) -> PathRow:
         held_ns=held.duration_ns if held else None,
         waited_ns=max((s.duration_ns for s in request.rendezvous), default=None),
         reserved_ns=reserved,
-        moved=_moved(request),
+        moved=_moved(request.transfers, request.mode),
         incomplete=tuple(map(str, item.defects)),
+        tokens=path.tokens,
+        lookup=path.lookup,
+        moved_back=_moved(request.reuse_transfers, request.mode),
     )
 
 
-def _moved(request: RequestSpans) -> Moved | None:
-    whole = [t for t in request.transfers if t.submit and t.flight]
+def _moved(transfers: Sequence[Transfer], mode: str) -> Moved | None:
+    whole = [t for t in transfers if t.submit and t.flight]
     if not whole:
         return None
     spans = [t.span for t in whole]
@@ -107,7 +117,7 @@ def _moved(request: RequestSpans) -> Moved | None:
     flights = [t.flight for t in whole if t.flight]
     gaps = (flight.attributes.get(names.ATTR_POLL_GAP) for flight in flights)
     return Moved(
-        operation=str(spans[0].attributes.get(names.ATTR_OPERATION) or _operation(request.mode)),
+        operation=str(spans[0].attributes.get(names.ATTR_OPERATION) or _operation(mode)),
         bytes=total(names.ATTR_BYTES),
         descriptors=total(names.ATTR_DESCRIPTORS),
         runs=total(names.ATTR_RUNS),

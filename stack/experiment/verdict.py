@@ -12,7 +12,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from stack.experiment.link import Link
-from stack.experiment.sentences import median_sentence, price_sentences, split_sentences, transport_sentences
+from stack.experiment.saving import Saving
+from stack.experiment.sentences import (
+    median_sentence,
+    price_sentences,
+    saving_sentences,
+    split_sentences,
+    transport_sentences,
+)
 from stack.experiment.split import Price, Split
 from stack.experiment.statistics import CONFIDENCE, MEAN, MEDIAN, Compared, PairedTest
 
@@ -30,6 +37,7 @@ class Verdict:
     link: Link
     price: Price | None = None
     notes: tuple[str, ...] = ()
+    saving: Saving | None = None
 
     @property
     def headline(self) -> str:
@@ -48,12 +56,13 @@ def conclude(
     pairs: int,
     price: Price | None = None,
     notes: Sequence[str] = (),
+    saving: Saving | None = None,
 ) -> Verdict:
     """``ttft`` has every statistic of TTFT; ``link`` is without reasons when both arms move KV the same way."""
     transport = transport_sentences(link)
     if not ttft:
         text = "There is nothing to compare: an arm has no request that counts."
-        return Verdict(NO_DATA, None, (text, *transport), split, link, price, tuple(notes))
+        return Verdict(NO_DATA, None, (text, *transport), split, link, price, tuple(notes), saving)
     differs = arms_differ(ttft, paired)
     sentences = [*transport, median_sentence(arms, ttft[MEDIAN], differs, pairs)]
     kind, faster = NO_DIFFERENCE, None
@@ -67,7 +76,9 @@ def conclude(
         sentences += split_sentences(arms, split, ttft[MEAN], differs)
     if price is not None:
         sentences += price_sentences(arms, price)
-    return Verdict(kind, faster, tuple(sentences), split, link, price, tuple(notes))
+    if saving is not None:
+        sentences += saving_sentences(saving)
+    return Verdict(kind, faster, tuple(sentences), split, link, price, tuple(notes), saving)
 
 
 def arms_differ(ttft: Mapping[str, Compared], paired: PairedTest | None) -> bool | None:

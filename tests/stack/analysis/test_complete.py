@@ -22,11 +22,11 @@ WHOLE = {
 }
 
 
-def optional(trace: Trace, span: Span) -> bool:
-    """D lets go of kept blocks long after the request, and a request without a conversation has nothing to look up."""
+def optional(span: Span) -> bool:
+    """D lets go of kept blocks long after the request; a request without a conversation has nothing to look up."""
     kept = span.name == names.SPAN_BLOCKS_HELD and span.resource.service_name == names.SERVICE_DECODE
-    idle = span.name == names.SPAN_REUSE_LOOKUP and trace is WHOLE["reuse-miss"]
-    return kept or idle or span.name == names.SPAN_HANDSHAKE
+    missed = span.attributes.get(names.ATTR_REUSE_OUTCOME) == names.REUSE_MISS
+    return kept or missed or span.name == names.SPAN_HANDSHAKE
 
 
 def with_span(trace: Trace, index: int, span: Span | None) -> Trace:
@@ -51,13 +51,13 @@ def test_a_complete_trace_has_no_defect(name):
 @pytest.mark.parametrize(("trace", "index", "span"), each_span())
 def test_losing_any_span_is_a_defect(trace, index, span):
     found = defects(with_span(trace, index, None))
-    assert bool(found) == (span.name != "llm_request" and not optional(trace, span))
+    assert bool(found) == (span.name != "llm_request" and not optional(span))
 
 
 @pytest.mark.parametrize(("trace", "index", "span"), each_span())
 def test_losing_vllms_spans_is_a_defect_when_they_are_asked_for(trace, index, span):
     found = defects(with_span(trace, index, None), engine_spans=True)
-    assert bool(found) == (not optional(trace, span))
+    assert bool(found) == (not optional(span))
 
 
 @pytest.mark.parametrize(("trace", "index", "span"), each_span())

@@ -8,7 +8,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ import uvicorn
 
 from connector import names
 from stack.analysis.otlp_json import dumps
-from stack.analysis.synthetic import Figures, pull_trace, push_trace
+from stack.analysis.synthetic import Figures, pull_trace, push_trace, reuse_trace
 from stack.experiment.load import Row
 from stack.experiment.plan import Plan
 from stack.experiment.run_folder import FinishedBlock
@@ -25,7 +25,8 @@ from stack.router.app import create_app
 from stack.router.settings import DECODE, PREFILL, RouterSettings
 from stack.router.stub_engine import StubEngine
 
-TRACE_OF = {names.MODE_PUSH: push_trace, names.MODE_PULL: pull_trace}
+TRACE_OF = {names.MODE_PUSH: push_trace, names.MODE_PULL: pull_trace, names.MODE_REUSE: reuse_trace}
+MODES = names.TRANSFER_MODES
 
 
 class _Http(http.server.ThreadingHTTPServer):
@@ -46,8 +47,12 @@ class Deployment:
         """Returns the trace of a request that P has seen, of the mode that P was asked for."""
         for request in list(self.prefill.requests):
             if request.headers.get("traceparent", "").split("-")[1:2] == [trace_id]:
-                mode = request.body["kv_transfer_params"][names.PARAM_MODE]
-                return dumps([TRACE_OF[mode](self.figures.get(mode, Figures()), number=int(trace_id, 16))])
+                params = request.body["kv_transfer_params"]
+                mode = params[names.PARAM_MODE]
+                more = {}
+                if mode == names.MODE_REUSE and not params.get("remote_num_tokens"):
+                    more = {"outcome": names.REUSE_EDITED if "remote_num_tokens" in params else names.REUSE_MISS}
+                return dumps([TRACE_OF[mode](self.figures.get(mode, Figures()), number=int(trace_id, 16), **more)])
         return None
 
 
@@ -72,7 +77,7 @@ def _deployed(**settings: object) -> Iterator[Deployment]:
         def run(coroutine):
             return asyncio.run_coroutine_threadsafe(coroutine, loop).result(10)
 
-        stubs = [StubEngine(PREFILL, "P0"), StubEngine(DECODE, "D0")]
+        stubs = [StubEngine(PREFILL, "P0", modes=MODES), StubEngine(DECODE, "D0", modes=MODES)]
         for stub in stubs:
             run(stub.start())
             stack.callback(lambda stub=stub: run(stub.stop()))
@@ -159,11 +164,12 @@ def record() -> Callable[[Plan, Callable[[int, int, int], Figures]], Recorded]:
         for block in plan.blocks:
             traces = [
                 TRACE_OF[block.mode](figures(block.arm, block.pair, index), number=1 + 1000 * block.index + index)
-                for index in range(block.requests)
+                for index in range(block.requests * plan.cells[block.cell].turns)
             ]
             for index, path in enumerate(path_rows(traces)):
                 paths[path.trace_id] = path
-                rows.append(row_of(block.index, index, block.mode, path))
+                turn = index % plan.cells[block.cell].turns + 1
+                rows.append(replace(row_of(block.index, index, block.mode, path), turn=turn))
         return Recorded(plan, rows, paths, {b.index: FinishedBlock(b.index, 1, 10.0) for b in plan.blocks})
 
     return made

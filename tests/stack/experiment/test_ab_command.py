@@ -66,6 +66,30 @@ def test_the_dry_run_as_json(capsys):
     assert (plan["seed"], len(plan["cells"]), len(plan["blocks"])) == (5, 16, 16 * 14)
 
 
+def test_the_dry_run_of_reuse_tells_of_both_states_of_ps_cache(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("--preset", "reuse", "--dry-run", "--turns", "4", "--gap", "7.5", "--new-tokens", "33") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.count("of 4 turns, 256 tokens of context, 33 new a turn, 7.5 s between turns") == 2
+    assert "P's prefix cache is off, D's is off" in printed
+    assert "P's prefix cache is on, D's is off" in printed
+    assert "TTFT 2334 ms pull" in printed
+    assert run("--preset", "reuse", "--dry-run", "--json", "--prefill-cache", "on") == 0
+    (plan,) = json.loads(capsys.readouterr().out)
+    assert plan["prefill_cache"] == "on"
+    assert not list(tmp_path.iterdir())
+
+
+TALK = ["--preset", "reuse", "--turns", "2", "--gap", "0", "--new-tokens", "5"]
+
+
+def test_reuse_on_a_router_that_runs_already(small, capsys):
+    assert run(*small, *TALK, "--prefill-cache", "off", "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    assert (result["arms"], result["prefill_cache"]) == (["pull", "reuse"], "off")
+    assert result["cells"][0]["verdict"]["saving"]["lookups"] == {"hit": 4}
+
+
 def test_the_dry_run_needs_neither_numpy_nor_vllm():
     code = (
         "import sys; from stack.__main__ import main; main(['ab', '--preset', 'seed', '--dry-run']); "
@@ -131,6 +155,12 @@ def test_prompts_from_a_file(small, capsys, jsonl, deployment):
     ("arguments", "problem"),
     [
         (["--preset", "nothing"], "there is no preset 'nothing'; there are demo, seed"),
+        (["--modes", "pull,reuse"], "reuse is about a conversation's next turn"),
+        (["--turns", "3"], "push has presets of its own"),
+        (["--preset", "reuse", "--modes", "push,reuse"], "push has presets of its own"),
+        (["--preset", "reuse", "--new-tokens", "0"], "a turn must bring something new"),
+        (["--preset", "reuse", "--gap", "-1"], "--gap at least 0"),
+        (["--router", "http://127.0.0.1:1", *TALK, "--prefill-cache", "both"], "a running router has one or the other"),
         (["--router", "http://127.0.0.1:1"], "cannot reach a router at http://127.0.0.1:1"),
         (["--router", "nonsense"], "'nonsense' is not an http"),
         (["--blocks", "0"], "--blocks must be 1 to"),

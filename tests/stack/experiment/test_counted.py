@@ -12,6 +12,7 @@ from stack.experiment.plan import Changes, make_plan
 from stack.experiment.presets import DEMO
 
 PLAN = make_plan(DEMO, Changes(requests=2, blocks=2))
+CELL = PLAN.cells[0]
 
 
 @pytest.fixture
@@ -71,11 +72,17 @@ def test_without_any_traces_nothing_is_said_of_them(recorded):
 
 def test_the_lead_in_of_a_block_is_left_out(recorded):
     row = recorded.rows[-1]
-    assert exclusion(replace(row, scheduled_ns=4_999_999_999), None, 5.0).startswith("lead-in")
-    assert exclusion(replace(row, scheduled_ns=5_000_000_000), None, 5.0) == ""
+    assert exclusion(replace(row, scheduled_ns=4_999_999_999), None, replace(CELL, lead_in_s=5.0)).startswith("lead-in")
+    assert exclusion(replace(row, scheduled_ns=5_000_000_000), None, replace(CELL, lead_in_s=5.0)) == ""
+
+
+def test_the_first_turn_of_a_conversation_is_left_out_and_said(recorded):
+    row, cell = recorded.rows[-1], replace(CELL, turns=3)
+    assert exclusion(row, None, cell) == "first turn of a conversation: nothing is kept yet"
+    assert exclusion(replace(row, turn=2), None, cell) == ""
 
 
 def test_a_request_that_moved_nothing_is_left_out(recorded):
     row = recorded.rows[-1]
     path = replace(recorded.paths[row.trace_id], excluded="nothing transferred: D had the prompt cached")
-    assert exclusion(row, path) == path.excluded
+    assert exclusion(row, path, CELL) == path.excluded

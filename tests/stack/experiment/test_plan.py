@@ -20,7 +20,7 @@ from stack.experiment.plan import (
     make_plan,
     plan_from,
 )
-from stack.experiment.presets import DEMO, PRESETS, SEED
+from stack.experiment.presets import DEMO, PRESETS, REUSE, SEED
 
 
 def order(plan, cell=0):
@@ -74,7 +74,8 @@ def test_the_arms_of_an_a_a_experiment_have_letters():
 
 @pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
 def test_a_plan_survives_its_folder(preset):
-    plan = make_plan(preset, Changes(prompts=PromptsFile("p.jsonl", "ab", 3)))
+    file = PromptsFile("p.jsonl", "ab", 3) if preset.turns == 1 else None
+    plan = make_plan(preset, Changes(prompts=file, prefill_cache="off"))
     assert plan_from(json.loads(json.dumps(plan.document()))) == plan
 
 
@@ -130,3 +131,20 @@ def test_both_blocks_of_a_pair_have_the_same_arrivals():
 
 def test_another_seed_is_another_plan():
     assert make_plan(DEMO, Changes(seed=2)).blocks[2].seed != make_plan(DEMO).blocks[2].seed
+
+
+def test_conversations_grow_and_take_their_gaps():
+    plan = make_plan(REUSE, Changes(turns=4, new_tokens=30, gap_s=5.0, requests=2, blocks=1))
+    (cell,) = plan.cells
+    assert cell.longest_input == 256 + 3 * (12 + 30)
+    assert plan.conversations
+    assert plan.seconds == sum(block.requests / 0.25 + 15.0 for block in plan.blocks)
+
+
+def test_a_plan_of_before_there_were_conversations_is_still_read():
+    document = json.loads(json.dumps(make_plan(DEMO).document()))
+    for cell in document["cells"]:
+        for name in ("turns", "new_tokens", "gap_s"):
+            del cell[name]
+    del document["prefill_cache"]
+    assert plan_from(document) == make_plan(DEMO)

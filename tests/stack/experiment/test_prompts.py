@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stack.experiment.plan import Changes, PromptsFile, make_plan
-from stack.experiment.presets import DEMO
+from stack.experiment.presets import DEMO, REUSE
 from stack.experiment.prompts import (
     Line,
     PromptsError,
@@ -111,3 +111,21 @@ def test_the_plan_knows_a_file_by_its_content(jsonl):
     two, _ = read_prompts(jsonl({"prompt": "b"}))
     assert make_plan(DEMO, Changes(prompts=one)) != make_plan(DEMO, Changes(prompts=two))
     assert isinstance(make_plan(DEMO, Changes(prompts=one)).prompts, PromptsFile)
+
+
+def test_a_conversation_brings_new_text_every_turn_and_each_turn_ends_with_its_number():
+    plan = make_plan(REUSE, Changes(turns=4, requests=2))
+    (cell,) = plan.cells
+    first, second = PromptSource((), 4.0).prompts(plan.blocks[-1], cell)
+    assert len(first.later) == 3
+    assert [text.rsplit("\n", 1)[1] for text in (first.text, *first.later)] == [f"Turn {n}" for n in (1, 2, 3, 4)]
+    assert len(first.text) == pytest.approx(4 * cell.input_tokens, abs=8)
+    assert all(len(text) == pytest.approx(4 * cell.new_tokens, abs=9) for text in first.later)
+    assert len({first.text, second.text, *first.later, *second.later}) == 8
+
+
+def test_both_blocks_of_a_pair_hold_the_same_conversations():
+    plan = make_plan(REUSE)
+    pair = [block for block in plan.blocks if block.pair == 3]
+    one, two = (PromptSource().prompts(block, plan.cells[0]) for block in pair)
+    assert one == two

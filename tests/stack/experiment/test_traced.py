@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from connector import names
-from stack.analysis.synthetic import MS, US, Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.synthetic import MS, US, Figures, plain_trace, pull_trace, push_trace, reuse_trace
 from stack.analysis.trace import Trace
 from stack.experiment.traced import path_row_from, path_rows
 
@@ -43,8 +43,25 @@ def test_a_late_registration():
     assert row.stages["handoff"] > 1000 * MS
 
 
+def test_a_reuse_tells_its_two_reads_apart():
+    row = row_of(reuse_trace(Figures(flight=9 * MS, reuse_flight=40 * MS, prompt_tokens=640, reused_tokens=512)))
+    assert (row.mode, row.lookup) == ("reuse", names.REUSE_HIT)
+    assert (row.moved.time_ns, row.moved_back.time_ns) == (150 * US + 9 * MS, 120 * US + 40 * MS)
+    assert (row.tokens.reused, row.tokens.cached, row.tokens.computed) == (512, 0, 128)
+    assert row.held_ns < 100 * MS, "P's blocks, not those that D keeps for the next turn"
+    first = row_of(reuse_trace(outcome=names.REUSE_MISS))
+    assert (first.lookup, first.moved_back) == (names.REUSE_MISS, None)
+
+
+def test_a_row_of_before_there_was_reuse_is_still_read():
+    document = row_of(pull_trace()).document()
+    for name in ("tokens", "lookup", "moved_back"):
+        del document[name]
+    assert path_row_from(document) == replace(row_of(pull_trace()), tokens=None)
+
+
 def test_a_row_survives_its_folder():
-    for trace in (push_trace(), pull_trace(), plain_trace()):
+    for trace in (push_trace(), pull_trace(), reuse_trace(), plain_trace()):
         row = row_of(trace)
         stored = json.loads(json.dumps({"block": 1, "attempt": 2, **row.document()}))
         assert path_row_from(stored) == row
