@@ -51,6 +51,7 @@ class SchedulerHooks:
         self._mode = mode
         self._instance = instance
         self.carriers: dict[str, Carrier] = {}
+        self.resting: dict[str, Carrier] = {}  # mode reuse: read, and not finished yet
         self.before_first_token: dict[str, Any] = {}
         self.unscheduled: set[str] = set()
 
@@ -125,13 +126,14 @@ class SchedulerHooks:
                 registration[names.PARAM_TELEMETRY] = telemetry
                 carried[request] = carrier
         for request in metadata.reqs_to_recv:
-            carrier = self.carriers.get(request)
+            carrier = self.carriers.pop(request, None)
             if carrier is None:
                 continue
-            if carrier.mode != names.MODE_REUSE:
-                carried[request] = self.carriers.pop(request)
-            elif carrier.stamp_ns:  # without one P reads nothing, and only tells D to free its blocks
-                carried[request] = carrier  # and stays: P has still to compute, D may keep the blocks
+            reuse = carrier.mode == names.MODE_REUSE
+            if reuse:  # P has still to compute, D may keep the blocks
+                self.resting[request] = carrier
+            if carrier.stamp_ns or not reuse:  # without one P reads nothing, and only tells D to free its blocks
+                carried[request] = carrier
         for request in metadata.reqs_to_send:
             carrier = self.carriers.pop(request, None)
             if carrier is not None:
@@ -146,7 +148,7 @@ class SchedulerHooks:
         if self.before_first_token.pop(request.request_id, None) is not None:
             handler = self._story.decode_first_token if request.num_output_tokens else self._story.decode_finished
             self.ledger.record(handler, at_ns, request.request_id, *([] if request.num_output_tokens else [error]))
-        carrier = self.carriers.get(request.request_id)
+        carrier = self.carriers.pop(request.request_id, None) or self.resting.pop(request.request_id, None)
         if carrier is None:
             return
         if (request.kv_transfer_params or {}).get("do_remote_decode"):
@@ -154,8 +156,6 @@ class SchedulerHooks:
             self.ledger.record(self._story.prefill_finished, at_ns, request.request_id, error)
         if blocks_kept:
             self.carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
-        else:
-            del self.carriers[request.request_id]
 
     @guarded
     def output(self, connector_output: Any) -> None:

@@ -202,7 +202,8 @@ def test_d_keeps_nothing_that_cannot_be_continued(
     assert pair.finish(decode, status) == (False, None)
     assert r.forgotten(pair, decode)
     assert pair.kept(rid).status_code == 404
-    assert pair.d.scheduler.scheduler_hooks.carriers == {}
+    hooks = pair.d.scheduler.scheduler_hooks
+    assert (hooks.carriers, hooks.resting) == ({}, {})
 
 
 @pytest.mark.parametrize("what", ["mm_features", "lora_request", "cache_salt"])
@@ -219,7 +220,8 @@ def test_a_request_that_ends_before_d_allocates_lets_p_go(r: Any, pair: Any) -> 
     pair.d.receive(decode)
     assert pair.finish(decode, "FINISHED_ABORTED") == (False, None)
     r.upstream.run_until(lambda: prefill.request_id in pair.p.sent, pair.p, pair.d)
-    assert pair.d.scheduler.scheduler_hooks.carriers == {}
+    hooks = pair.d.scheduler.scheduler_hooks
+    assert (hooks.carriers, hooks.resting) == ({}, {})
 
 
 def test_d_keeps_no_more_than_its_share(r: Any, telemetry: EngineTelemetry, small_model: str) -> None:
@@ -261,12 +263,13 @@ def test_a_restarted_d_is_another_engine_and_p_computes(r: Any, telemetry: Engin
     assert pair.kept(rid).status_code == 404, "what the router hears"
     prefill = pair.prefill("rid-95", [*r.PROMPT, *r.ANSWER, 1], kept)
     assert pair.p.allocate(prefill, r.NEXT_BLOCKS) == 98
-    r.upstream.run_until(lambda: prefill.request_id in pair.p.failed, pair.p, pair.d)
+    ended = (pair.p.failed, pair.p.received)  # before vLLM 0.32 a worker reports a failure as received
+    r.upstream.run_until(lambda: any(prefill.request_id in each for each in ended), pair.p, pair.d)
     assert pair.p.scheduler.get_num_new_matched_tokens(prefill, 0) == (0, False), "vLLM schedules it to be computed"
     pair.p.step(prefill.request_id)
     pair.p.finish(prefill, r.NEXT_BLOCKS, "FINISHED_ABORTED")
     reads = [span for span in telemetry.spans("rid-95") if span.name == names.SPAN_READ]
-    assert [span.status.is_ok or span.status.is_unset for span in reads] == [False]
+    assert not [span for span in reads if span.status.is_ok or span.status.is_unset]
     pair.conversation()
     pair.close()
 
