@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
+from connector import names
 from stack.engines.launch import RunningStack, running_stack
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError, interrupt_on_termination
@@ -104,8 +105,11 @@ def usage_problem(error: ValidationError) -> str:
 
 def _invite(stack: RunningStack) -> None:
     settings = stack.settings
+    modes = " and ".join(stack.modes)
+    if stack.decode.keeps:
+        modes += f", and {names.MODE_REUSE} for turns with -H '{names.HEADER_CONVERSATION}: ID'"
     print(f"""
-Ready. One OpenAI-compatible endpoint, modes {" and ".join(stack.modes)}:
+Ready. One OpenAI-compatible endpoint, modes {modes}:
 
   curl -s {settings.router_url}/v1/completions -H 'content-type: application/json' \\
     -H 'x-kvpath-mode: {stack.modes[-1]}' \\
