@@ -86,11 +86,17 @@ def with_targets(parts: dict[str, Any]) -> list[Figure]:
     for mode in ("push", "pull"):
         busier = max(connector[f"request_us_{mode}_{side}"] for side in ("prefill", "decode"))
         figures.append(Figure(f"engine threads per request, {mode}", busier, "us", 50))
-    for mode in ("push", "pull"):
+    for mode in ("push", "pull", "reuse"):
         added = router["ttft"][f"{mode}_concurrency_1"]["added_p50_ms"]
         figures.append(Figure(f"TTFT added by the router, {mode}", added, "ms", 2))
+    reuse = router["reuse"]
+    figures.append(Figure("reuse: lookup in the router's process, p50", reuse["lookup_process_p50_us"], "us", 100))
+    if reuse["lookup_redis_p50_us"] is not None:
+        figures.append(Figure("reuse: lookup through Redis, p50", reuse["lookup_redis_p50_us"], "us", 1000))
+    memory_mb = reuse["table_bytes"] / reuse["conversations"] * 100_000 / 1e6
     return [
         *figures,
+        Figure("reuse: memory of 100,000 conversations", memory_mb, "MB", 50),
         Figure("SSE chunks through one router", router["sse_chunks_per_s"], "/s", 8_000, at_least=True),
         Figure("spans into the store", store["spans_per_second"], "/s", 10_000, at_least=True),
         Figure("traces through the analysis", analysis["json_traces_per_s"], "/s", 1_000, at_least=True),

@@ -3,7 +3,8 @@
 Stub engines and the router run in processes of their own; the load comes from this one. Spans are made and exported,
 to a stub. TTFT is taken in turns, one request straight to the engine (pull: to P, then to D) and one through the
 router, so that a slow moment of the machine hits both. Chunks are offered at a fixed rate a stream, not all at once:
-else the kernel would merge them, and what is counted are the chunks written to clients, not the events in them.
+else the kernel would merge them, and what is counted are the chunks written to clients, not the events in them. In
+reuse each client holds one conversation, so that a request also pays for asking D what it keeps of the turn before.
 ``python -m stack.router.bench`` prints JSON.
 """
 
@@ -17,15 +18,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from connector import names
-from stack.router.bodies import COMPLETIONS_PATH
-from stack.router.settings import DECODE, PREFILL, Role
-from stack.router.stub_engine import INTERVAL
+from stack.router.bodies import COMPLETIONS_PATH, CONVERSATION
+from stack.router.conversations import bench as conversations_bench
+from stack.router.settings import DECODE, PREFILL, ROUTED_TRANSFERS, Role
+from stack.router.stub_engine import INTERVAL, LAST_TEXT
 
 STREAMS = 64
 PROMPT = "natural text " * 40
@@ -54,10 +56,11 @@ def _stub(role: Role, engine_id: str) -> Iterator[int]:
 @contextmanager
 def _router(prefill_port: int, decode_port: int) -> Iterator[tuple[int, int]]:
     """Yields the router's port and process id."""
-    side = {"side_channel_host": "127.0.0.1", "side_channel_port": 5600}
+    side = {"side_channel_host": "127.0.0.1", "side_channel_port": 5600, "modes": ROUTED_TRANSFERS}
+    decode_url = f"http://127.0.0.1:{decode_port}"
     engines: list[dict[str, Any]] = [
         {"url": f"http://127.0.0.1:{prefill_port}", "role": PREFILL, "engine_id": "P", **side},
-        {"url": f"http://127.0.0.1:{decode_port}", "role": DECODE, "engine_id": "D"},
+        {"url": decode_url, "role": DECODE, "engine_id": "D", "modes": ROUTED_TRANSFERS, "kept_url": decode_url},
     ]
     with tempfile.TemporaryDirectory() as folder:
         config = Path(folder, "router.json")
@@ -82,9 +85,11 @@ class _Connection:
     def close(self) -> None:
         self._writer.close()
 
-    async def stream(self, mode: str | None, tokens: int, interval_s: float = 0.0) -> tuple[float, int, int]:
+    async def stream(
+        self, mode: str | None, tokens: int, interval_s: float = 0.0, more: Mapping[str, str] | None = None
+    ) -> tuple[float, int, int]:
         """Returns seconds to the first event, the number of events, and in how many HTTP chunks they came."""
-        body = {"prompt": PROMPT, "stream": True, "max_tokens": tokens, INTERVAL: interval_s}
+        body = {"prompt": PROMPT, "stream": True, "max_tokens": tokens, INTERVAL: interval_s, **(more or {})}
         started = time.perf_counter()
         self._send(body, mode)
         data = await self._reader.readuntil(_FIRST_EVENT)
@@ -122,17 +127,18 @@ async def _added_ttft(ports: tuple[int, int, int], mode: str, concurrency: int, 
     straight: list[float] = []
     routed: list[float] = []
 
-    async def client() -> None:
+    async def client(number: int) -> None:
         connections = [await _Connection.to(port) for port in (prefill_port, decode_port, router_port)]
         to_prefill, to_decode, to_router = connections
-        for _ in range(max(1, requests // concurrency)):
-            before = await to_prefill.whole() if mode == names.MODE_PULL else 0.0
+        for turn in range(max(1, requests // concurrency)):
+            before = await to_prefill.whole() if mode in (names.MODE_PULL, names.MODE_REUSE) else 0.0
             straight.append(before + (await to_decode.stream(None, 1))[0])
-            routed.append((await to_router.stream(mode, 1))[0])
+            history = {CONVERSATION: f"{concurrency}/{number}", "prompt": PROMPT + LAST_TEXT * turn}
+            routed.append((await to_router.stream(mode, 1, more=history))[0])
         for connection in connections:
             connection.close()
 
-    await asyncio.gather(*(client() for _ in range(concurrency)))
+    await asyncio.gather(*(client(number) for number in range(concurrency)))
     figures: dict[str, float] = {}
     for name, quantile in (("p50", 0.5), ("p99", 0.99)):
         alone, through = (_quantile(values, quantile) * 1e3 for values in (straight, routed))
@@ -172,7 +178,8 @@ def _cpu_seconds(pid: int) -> float:
 
 
 def measure(requests: int = 400, seconds: float = 2.0, offered: tuple[float, ...] = (4000, 8000, 12000, 16000)) -> dict:
-    """Returns every figure: ``ttft`` by mode and concurrency, ``throughput`` by offered rate, and the best of it.
+    """Returns every figure: ``ttft`` by mode and concurrency, ``throughput`` by offered rate and the best of it, and
+    what ``reuse`` remembers costs.
 
     ``requests`` a TTFT figure, ``seconds`` a throughput figure.
     """
@@ -180,12 +187,13 @@ def measure(requests: int = 400, seconds: float = 2.0, offered: tuple[float, ...
         ports = (prefill, decode, port)
         ttft = {
             f"{mode}_concurrency_{concurrency}": asyncio.run(_added_ttft(ports, mode, concurrency, requests))
-            for mode in (names.MODE_PUSH, names.MODE_PULL, names.MODE_PLAIN)
+            for mode in (*ROUTED_TRANSFERS, names.MODE_PLAIN)
             for concurrency in (1, STREAMS)
         }
         rates = [asyncio.run(_throughput(port, pid, rate, seconds)) for rate in offered]
     best = max(rate["chunks_per_s"] for rate in rates)
-    return {"ttft": ttft, "throughput": rates, "sse_chunks_per_s": best, "streams": STREAMS}
+    reuse = conversations_bench.measure()
+    return {"ttft": ttft, "throughput": rates, "sse_chunks_per_s": best, "streams": STREAMS, "reuse": reuse}
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from stack.router.stub_kept import KEPT_PATH, StubKept
 INTERVAL = "stub_interval_s"
 TRACES_PATH = "/v1/traces"  # takes and forgets spans, so that the benchmark's router has somewhere to send them
 DEFAULT_TOKENS = 4
+LAST_TEXT = " end"  # of a stream; an answer of one token is this
 _UNSET: Any = object()
 
 
@@ -275,7 +276,7 @@ def _events(request: Received, tokens: int) -> list[bytes]:
     if (request.body.get("stream_options") or {}).get("include_usage"):
         counts = {"prompt_tokens": 7, "completion_tokens": tokens}
         usage = [b"data: " + json.dumps({"choices": [], "usage": counts}).encode() + b"\n\n"]
-    return [*role, *[event(" word")] * (tokens - 1), event(" end", "length"), *usage, b"data: [DONE]\n\n"]
+    return [*role, *[event(" word")] * (tokens - 1), event(LAST_TEXT, "length"), *usage, b"data: [DONE]\n\n"]
 
 
 async def _read_request(reader: asyncio.StreamReader, connection: int, nth: int) -> Received | None:

@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
-import subprocess
-import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -28,6 +24,7 @@ from connector import names
 from connector.bootstrap import Telemetry, start_telemetry
 from stack.grafana.annotate import Annotator
 from stack.router.app import RouterApp, create_app
+from stack.router.conversations.redis_server import redis_server
 from stack.router.settings import DECODE, PREFILL, ROUTED_TRANSFERS, RouterSettings
 from stack.router.stub_engine import StubEngine
 
@@ -231,32 +228,14 @@ async def reusing_decode() -> AsyncIterator[StubEngine]:
 
 
 @pytest.fixture
-async def redis_url(redis_server: str) -> AsyncIterator[str]:
+async def redis_url(a_redis: str) -> AsyncIterator[str]:
     """A server with nothing on it."""
-    yield redis_server
-    async with Redis.from_url(redis_server) as client:
+    yield a_redis
+    async with Redis.from_url(a_redis) as client:
         await client.flushall()
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[str]:
-    """A real server of its own, on a socket that nobody else sees."""
-    if shutil.which("redis-server") is None:
-        raise RuntimeError("redis-server is missing: .ci/packages redis-server installs it")
-    with tempfile.TemporaryDirectory() as folder:
-        socket = Path(folder, "redis.sock")
-        argv = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--save", "", "--dir", folder]
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as server:
-            assert server.stdout is not None
-            said = []
-            for line in server.stdout:
-                said.append(line)
-                if "eady to accept connections" in line:
-                    break
-            else:
-                raise RuntimeError("redis-server did not start: " + "".join(said))
-            try:
-                yield f"unix://{socket}"
-            finally:
-                server.terminate()
-                server.stdout.read()
+def a_redis() -> Iterator[str]:
+    with redis_server() as url:
+        yield url
