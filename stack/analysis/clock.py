@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from connector import names
-from stack.analysis.request import RequestSpans
+from stack.analysis.request import SPAN_LLM_REQUEST, RequestSpans
 from stack.analysis.trace import Resource, Span, Trace
 
 Domain = str  # a clock: a boot id, or what stands for it when a process does not name one
@@ -89,6 +89,18 @@ def domain_names(trace: Trace) -> dict[int, Domain]:
             known.setdefault(("service", resource.service_name), set()).add(boot_id)
             known.setdefault(("host", resource.host_name), set()).add(boot_id)
     return {key: _domain(resource, known) for key, resource in resources.items()}
+
+
+def path_clocks(trace: Trace, domains: Mapping[int, Domain]) -> set[Domain]:
+    """Returns the clocks that a request's path goes over.
+
+    Whoever sent the request may have spans in the trace too: of a clock that no message bounds and that nothing needs.
+    """
+    return {
+        domains[id(span.resource)]
+        for span in trace.spans
+        if names.ATTR_REQUEST_ID in span.attributes or span.name == SPAN_LLM_REQUEST
+    }
 
 
 def _domain(resource: Resource, known: Mapping[tuple[str, str], set[str]]) -> Domain:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from connector import names
 from connector.stages import STAGE_NAMES, UNEXPLAINED
-from stack.analysis.clock import Bounds, Clocks, align, domain_names, estimate, messages
+from stack.analysis.clock import Bounds, Clocks, align, domain_names, estimate, messages, path_clocks
 from stack.analysis.overlap import overlapped, overlapped_total
 from stack.analysis.path_draft import Plan
 from stack.analysis.path_plan import plan_path
@@ -95,7 +95,7 @@ def aligned_request(trace: Trace, pooled: Bounds | None = None) -> tuple[Request
     """
     request = request_spans(trace)
     domains = domain_names(trace)
-    present = set(domains.values())
+    present = path_clocks(trace, domains)
     reference = domains[id(request.root.resource)] if request.root else min(present, default="unknown")
     own = Bounds.of(messages(request, domains))
     clocks = estimate(own, present, reference)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from connector import names
-from stack.analysis.clock import Bounds, domain_names
+from stack.analysis.clock import Bounds, domain_names, path_clocks
 from stack.analysis.compare import analyse
 from stack.analysis.complete import Defect
 from stack.analysis.critical_path import CriticalPath, trace_bounds
@@ -96,7 +96,7 @@ class RecentBounds:
 
     def add(self, trace: Trace, now_s: float) -> Bounds | None:
         """Adds a trace's bounds and returns all of them; ``None`` when the trace is of one clock."""
-        if len(set(domain_names(trace).values())) < 2:
+        if len(path_clocks(trace, domain_names(trace))) < 2:
             return None
         if now_s - self._since_s >= self._period_s:
             self._before, self._now, self._since_s = self._now, Bounds(), now_s

@@ -12,7 +12,7 @@ from stack.analysis.clock import Bounds, Message, align, domain_names, estimate
 from stack.analysis.compare import pooled_bounds
 from stack.analysis.critical_path import aligned_request, critical_path, trace_bounds
 from stack.analysis.synthetic import MS, US, Figures, pull_trace, push_trace
-from stack.analysis.trace import Resource, Trace
+from stack.analysis.trace import KIND_CLIENT, Resource, Trace
 
 P, D = names.SERVICE_PREFILL, names.SERVICE_DECODE
 HOSTS = {P: "boot-p", D: "boot-d"}
@@ -163,3 +163,12 @@ def test_a_completion_of_an_unknown_rank_still_bounds_p_against_d():
     unknown = Trace(trace.trace_id, tuple(spans))
     assert trace_bounds(unknown).slack == trace_bounds(trace).slack
     assert critical_path(unknown).stages == critical_path(trace).stages
+
+
+def test_the_clock_of_whoever_sent_the_request_is_of_no_concern():
+    trace = push_trace(number=1, boot_ids=HOSTS)
+    root = trace.server_span()
+    elsewhere = Resource({"service.name": "a client", "host.name": "far away"})
+    client = replace(root, name="ask", span_id="c" * 16, kind=KIND_CLIENT, attributes={}, resource=elsewhere)
+    found = critical_path(Trace(trace.trace_id, (*trace.spans, client)))
+    assert found.clock_uncertainty_ns == critical_path(trace).clock_uncertainty_ns is not None

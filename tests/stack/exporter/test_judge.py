@@ -6,6 +6,7 @@ import pytest
 
 from connector import names
 from stack.analysis.complete import Defect
+from stack.analysis.request import SPAN_LLM_REQUEST
 from stack.analysis.synthetic import Figures, pull_trace, push_trace
 from stack.analysis.trace import KIND_CLIENT, Resource, Trace
 from stack.exporter.judge import MODE_UNKNOWN, RecentBounds, _reason, judge
@@ -46,9 +47,10 @@ def test_a_mode_that_nobody_knows_does_not_become_a_label():
 def test_unbounded_clocks_are_a_reason_of_their_own_and_no_lack():
     trace = pull_trace(number=1)
     root = trace.server_span()
-    elsewhere = Resource({"service.name": "a client", "host.name": "far away"})
-    client = replace(root, name="client", span_id="c" * 16, kind=KIND_CLIENT, attributes={}, resource=elsewhere)
-    found = judge(Trace(trace.trace_id, (*trace.spans, client)))
+    elsewhere = Resource({"service.name": "an engine without our spans", "host.name": "far away"})
+    more = replace(root, name=SPAN_LLM_REQUEST, span_id="c" * 16, kind=KIND_CLIENT, resource=elsewhere)
+    legs = [s.span_id for s in trace.spans if s.name == names.SPAN_LEG_DECODE]
+    found = judge(Trace(trace.trace_id, (*trace.spans, replace(more, parent_span_id=legs[0], attributes={}))))
     assert (found.outcome, found.settled, found.reasons) == ("complete", True, ("clock",))
     assert found.path is not None
 
