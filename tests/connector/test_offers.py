@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from connector import names
+from connector import metrics, names
 from connector.offers import Offers
 from tests.connector.conftest import DECODE_LEG, PREFILL_LEG, Engine, carrier_of
 
@@ -76,3 +77,24 @@ def test_a_release_of_nobody_is_unmatched_after_a_while(engine: Engine, offers: 
     assert engine.ledger.losses.unmatched == 0
     offers.idle(61_000_000_000)
     assert engine.ledger.losses.unmatched == 1
+
+
+def test_a_registration_that_says_its_engines_name_is_called_by_it(engine: Engine, offers: Offers) -> None:
+    telemetry = {names.PARAM_TRACEPARENT: carrier_of(DECODE_LEG).traceparent, names.PARAM_INSTANCE: "decode-0"}
+    offers.registered(100, "agent-d", registration(**{names.PARAM_TELEMETRY: telemetry}))
+    offers.finished(170, "r-0000000a", CARRIER)
+    assert (engine.span(names.SPAN_RENDEZVOUS).attributes or {})[names.ATTR_PEER_ENGINE_ID] == "decode-0"
+
+
+@pytest.mark.parametrize("decodes", [False, True])
+def test_time_that_is_over_is_a_failure_of_p_s_and_none_of_d_s(engine: Engine, decodes: bool) -> None:
+    context = dataclasses.replace(engine.context, decodes=decodes)
+    offers = Offers(context, rank=0)
+    carrier = carrier_of(DECODE_LEG if decodes else PREFILL_LEG, names.MODE_REUSE, stamp_ns=engine.at(80))
+    offers.held(90, "r-0000000a", carrier)
+    offers.released(200, frozenset({"r-0000000a"}))
+    span = engine.span(names.SPAN_BLOCKS_HELD)
+    assert (span.attributes or {})[names.ATTR_RELEASE_REASON] == names.RELEASE_LEASE_EXPIRED
+    assert span.status.is_unset is decodes
+    assert engine.samples(metrics.LEASES_EXPIRED) == ([] if decodes else [[1, names.MODE_REUSE]])
+    assert [sample[1:] for sample in engine.samples(metrics.BLOCKS_HELD_SECONDS)] == [["reuse", "lease_expired"]]

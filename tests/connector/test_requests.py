@@ -11,6 +11,7 @@ from opentelemetry.trace import StatusCode
 from connector import metrics, names
 from connector.carrier import Carrier, compute_span_id
 from connector.requests import RequestStory
+from connector.reuse_offer import Offer
 from tests.connector.conftest import DECODE_LEG, PREFILL_LEG, TRACE_ID, Engine, carrier_of
 
 MS = 1_000_000
@@ -68,6 +69,71 @@ def test_a_preempted_prefill_counts_from_its_first_scheduling(engine: Engine, st
     story.prefill_finished(START + 40 * MS, "p-1", None)
     assert engine.span(names.SPAN_PREFILL_COMPUTE).start_time == engine.at(START + 10 * MS)
     assert len(engine.spans(names.SPAN_PREFILL_QUEUE)) == 1
+
+
+REUSE = carrier_of(PREFILL_LEG, names.MODE_REUSE)
+
+
+def test_a_turn_that_takes_kv_back_queues_until_its_read_and_computes_after_it(
+    engine: Engine, story: RequestStory
+) -> None:
+    receive(engine, story, REUSE)
+    story.prefill_offered(START, "p-1", Offer(names.REUSE_HIT, 100, 96))
+    story.prefill_reads(START + 10 * MS, "p-1", 96)
+    story.prefill_scheduled(START + 25 * MS, "p-1", 96)
+    story.prefill_finished(START + 40 * MS, "p-1", None)
+    queue, compute = engine.span(names.SPAN_PREFILL_QUEUE), engine.span(names.SPAN_PREFILL_COMPUTE)
+    assert queue.end_time == engine.at(START + 10 * MS)
+    assert (compute.start_time, compute.end_time) == (engine.at(START + 25 * MS), engine.at(START + 40 * MS))
+    assert attributes(queue)[names.ATTR_REUSE_OUTCOME] == names.REUSE_HIT
+    assert attributes(queue)[names.ATTR_REUSE_TOKENS] == 100
+    assert attributes(queue)[names.ATTR_REUSE_MATCHED_TOKENS] == 96
+    assert attributes(compute)[names.ATTR_CACHED_TOKENS] == attributes(compute)[names.ATTR_EXTERNAL_TOKENS] == 96
+    assert engine.samples(metrics.REUSE_TOKENS) == [[96, "reused"], [32, "recomputed"]]
+
+
+@pytest.mark.parametrize(
+    ("offer", "outcome"),
+    [
+        (Offer(names.REUSE_HIT, 100, 60), names.REUSE_TOO_SHORT),
+        (Offer(names.REUSE_EDITED, 100, 0), names.REUSE_EDITED),
+        (Offer(names.REUSE_GONE, 100, 0), names.REUSE_GONE),
+        (None, None),
+    ],
+)
+def test_an_offer_that_is_not_read_says_why(
+    engine: Engine, story: RequestStory, offer: Offer | None, outcome: str | None
+) -> None:
+    receive(engine, story, REUSE)
+    if offer is not None:
+        story.prefill_offered(START, "p-1", offer)
+    story.prefill_scheduled(START + 10 * MS, "p-1", 0)
+    assert attributes(engine.span(names.SPAN_PREFILL_QUEUE)).get(names.ATTR_REUSE_OUTCOME) == outcome
+    assert engine.samples(metrics.REUSE_TOKENS) == [[128, "recomputed"]]
+
+
+def test_a_read_that_failed_leaves_all_of_it_to_p(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story, REUSE)
+    story.prefill_reads(START + 10 * MS, "p-1", 96)
+    story.prefill_scheduled(START + 25 * MS, "p-1", 0)
+    story.prefill_finished(START + 40 * MS, "p-1", None)
+    assert len(engine.spans(names.SPAN_PREFILL_QUEUE)) == 1
+    assert attributes(engine.span(names.SPAN_PREFILL_COMPUTE))[names.ATTR_EXTERNAL_TOKENS] == 0
+    assert engine.samples(metrics.REUSE_TOKENS) == [[128, "recomputed"]]
+
+
+def test_an_abort_during_the_read_leaves_the_queue_as_it_was(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story, REUSE)
+    story.prefill_reads(START + 10 * MS, "p-1", 96)
+    story.prefill_finished(START + 12 * MS, "p-1", "finished_aborted")
+    (queue,) = engine.spans()
+    assert queue.status.status_code is StatusCode.UNSET
+
+
+def test_only_reuse_counts_what_is_reused(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story)
+    story.prefill_scheduled(START + 10 * MS, "p-1", 64)
+    assert engine.samples(metrics.REUSE_TOKENS) == []
 
 
 def test_an_abort_before_scheduling_fails_the_queue(engine: Engine, story: RequestStory) -> None:

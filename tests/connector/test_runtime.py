@@ -47,6 +47,19 @@ def test_a_new_runtime_can_follow() -> None:
     second.release()
 
 
+def test_spans_carry_the_engines_name_and_peers_its_nixl_id() -> None:
+    named = Runtime(names.SERVICE_DECODE, "5f0c", {runtime.OPTION_INSTANCE: "decode-0"})
+    nameless = make()
+    assert (named.instance, named.context.engine_id, named.context.decodes) == ("decode-0", "5f0c", True)
+    assert (nameless.instance, nameless.context.engine_id, nameless.context.decodes) == (
+        "prefill-0",
+        "prefill-0",
+        False,
+    )
+    named.close()
+    nameless.close()
+
+
 def test_a_runtime_that_cannot_be_made_is_not_counted() -> None:
     with pytest.raises(ValueError, match="not an HTTP URL"):
         runtime.acquire(lambda: Runtime("svc", "e", {runtime.OPTION_ENDPOINT: "localhost:4317"}))
