@@ -1,9 +1,10 @@
-"""The switch connector: one engine that serves push and pull, request by request.
+"""The switch connector: one engine that serves push, pull and reuse, request by request.
 
 Built on upstream's ``MultiConnector`` with one traced push and one traced pull child. Upstream's fans every request
 out to all children; this one hands a request to the child that its ``kv_transfer_params["transfer_mode"]`` names,
-and to no other. Both children keep the engine's id; the pull child's side channel listens on the next free port
-(push: the configured one; pull: that plus the data-parallel size), because each child has a NIXL agent of its own.
+and to no other; reuse is the pull child's. Both children keep the engine's id; the pull child's side channel listens
+on the next free port (push: the configured one; pull: that plus the data-parallel size), because each child has a NIXL
+agent of its own.
 
 Load with ``--kv-transfer-config``; :func:`stack.engines.command_line.kv_transfer_config` writes it::
 
@@ -12,7 +13,11 @@ Load with ``--kv-transfer-config``; :func:`stack.engines.command_line.kv_transfe
        "kvpath_otlp_endpoint": "http://127.0.0.1:4318",
        "connectors": [
          {"kv_connector": "TracedPushConnector", "kv_connector_module_path": "connector.nixl", "kv_role": ...},
-         {"kv_connector": "TracedPullConnector", "kv_connector_module_path": "connector.nixl", "kv_role": ...}]}}
+         {"kv_connector": "TracedPullConnector", "kv_connector_module_path": "connector.nixl", "kv_role": ...,
+          "kv_connector_extra_config": {"bidirectional_kv_xfer": true, "kvpath_kept_port": 5620}}]}}
+
+The last line is for reuse, and its port for D alone. D then leaves ``engine_id`` out, which makes it a new one at every
+start, and is called by ``kvpath_instance``.
 """
 
 from __future__ import annotations
