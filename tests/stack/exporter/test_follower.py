@@ -8,7 +8,7 @@ import pytest
 
 from connector import names
 from stack.analysis.source import SourceError
-from stack.analysis.synthetic import plain_trace, pull_trace, push_trace
+from stack.analysis.synthetic import plain_trace, pull_trace, push_trace, reuse_trace
 from stack.analysis.trace import STATUS_ERROR, Trace
 
 TRACES = names.METRIC_EXPORTER_TRACES + "_total"
@@ -41,10 +41,10 @@ def outcomes(exporter) -> dict[tuple[str, ...], float]:
 
 def test_every_mode_is_counted_once_however_often_it_is_found(start, send):
     exporter = start()
-    send(push_trace(number=1), pull_trace(number=2), plain_trace(number=3))
+    send(push_trace(number=1), pull_trace(number=2), reuse_trace(number=3), plain_trace(number=4))
     for seconds in (5, 10, 20, 30):
         assert exporter.poll_at(seconds) == []
-    assert outcomes(exporter) == {("push", "complete"): 1, ("pull", "complete"): 1, ("plain", "complete"): 1}
+    assert outcomes(exporter) == {(mode, "complete"): 1 for mode in ("push", "pull", "reuse", "plain")}
     assert exporter.value(TTFT_COUNT, "push") == 1
     assert exporter.value(names.METRIC_EXPORTER_WAITING) == 0
 
@@ -168,6 +168,16 @@ def test_more_traces_than_a_search_returns(start, send):
     send(*(moved(push_trace(number=n), n % 7) for n in range(1, 61)))
     assert exporter.poll_at(20) == []
     assert outcomes(exporter) == {("push", "complete"): 60}
+
+
+def test_a_second_with_more_traces_than_a_store_returns_at_all_is_said(start, send, monkeypatch):
+    monkeypatch.setattr("stack.exporter.scan.MAX_LIMIT", 8)
+    exporter = start(limit=4)
+    send(*(push_trace(number=n) for n in range(1, 21)))
+    problems = exporter.poll_at(5)
+    assert problems
+    assert all("holds more traces than a search returns" in problem for problem in problems)
+    assert outcomes(exporter) == {("push", "complete"): 8}
 
 
 def test_instances_divide_the_traces(start, send):
