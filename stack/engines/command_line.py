@@ -172,6 +172,15 @@ def _connector(spec: EngineSpec, name: str, module: str | None) -> dict[str, obj
     return config
 
 
+# Tensor parallelism over NVLink multicast can leave the GPUs of a virtual machine unusable when a process dies.
+_NO_MULTICAST = {
+    "NCCL_NVLS_ENABLE": "0",
+    "NVSHMEM_DISABLE_NVLS": "1",
+    "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+    "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+}
+
+
 def engine_env(spec: EngineSpec) -> dict[str, str]:
     """Returns what the engine's environment needs beyond the launcher's own."""
     env = {
@@ -190,6 +199,8 @@ def engine_env(spec: EngineSpec) -> dict[str, str]:
             "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two engines bound to the same cores would starve each other
             "OMP_NUM_THREADS": str(spec.cpu_threads),
         }
+    else:
+        env |= _NO_MULTICAST
     if spec.ucx_tls is not None:
         env["UCX_TLS"] = spec.ucx_tls
     if spec.visible_devices is not None:

@@ -1,4 +1,4 @@
-"""A model of Qwen3-8B's shape with SmolLM2's tokenizer, for measurements on a GPU host that has no model.
+"""Models of Qwen3-8B's and Qwen3-32B's shape with SmolLM2's tokenizer, for measurements on hosts without a model.
 
 Timing does not depend on what the weights are, so engines may start with ``--load-format dummy``. Text does: vLLM's
 dummy weights (and norms) are around 0.001, so small that no token depends on the KV cache, and comparing texts would
@@ -14,21 +14,35 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from stack.engines.model import ModelError
 
-SHAPE_NAME = "qwen3-8b-shape"
-LAYERS = 36
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What differs between the models of one family; eight KV heads of size 128 are common to them."""
+
+    name: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+
+
+QWEN3_8B = Shape("qwen3-8b-shape", 36, 4096, 12288, 32)
+QWEN3_32B = Shape("qwen3-32b-shape", 64, 5120, 25600, 64)
 INDEX_FILE = "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 _OPTIONAL_FILES = ("chat_template.jinja", "special_tokens_map.json")
 _QK_NORM = 1.7  # logits of attention then spread by 1.7² = 2.9: a few of 16k tokens hold nearly all the weight
 
 
-def shaped_config(layers: int = LAYERS) -> dict[str, Any]:
-    """Returns ``config.json``: Qwen3-8B but for the vocabulary, which is the tokenizer's."""
+def shaped_config(shape: Shape = QWEN3_8B, layers: int | None = None) -> dict[str, Any]:
+    """Returns ``config.json``: the model's but for the vocabulary, which is the tokenizer's."""
+    layers = layers or shape.layers
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
@@ -39,12 +53,12 @@ def shaped_config(layers: int = LAYERS) -> dict[str, Any]:
         "dtype": "bfloat16",
         "head_dim": 128,
         "hidden_act": "silu",
-        "hidden_size": 4096,
+        "hidden_size": shape.hidden,
         "initializer_range": 0.02,
-        "intermediate_size": 12288,
+        "intermediate_size": shape.intermediate,
         "max_position_embeddings": 40960,
         "max_window_layers": layers,
-        "num_attention_heads": 32,
+        "num_attention_heads": shape.heads,
         "num_hidden_layers": layers,
         "num_key_value_heads": 8,
         "rms_norm_eps": 1e-6,
@@ -56,7 +70,7 @@ def shaped_config(layers: int = LAYERS) -> dict[str, Any]:
     }
 
 
-def prepare_shaped(directory: Path, tokenizer: Path, layers: int = LAYERS) -> Path:
+def prepare_shaped(directory: Path, tokenizer: Path, shape: Shape = QWEN3_8B, layers: int | None = None) -> Path:
     """Writes configuration and tokenizer (from the directory ``tokenizer``) and returns the directory.
 
     Raises :class:`ModelError` when a file of the tokenizer is not there.
@@ -68,7 +82,7 @@ def prepare_shaped(directory: Path, tokenizer: Path, layers: int = LAYERS) -> Pa
     for name in (*TOKENIZER_FILES, *_OPTIONAL_FILES):
         if (tokenizer / name).is_file():
             shutil.copyfile(tokenizer / name, directory / name)
-    (directory / "config.json").write_text(json.dumps(shaped_config(layers), indent=2))
+    (directory / "config.json").write_text(json.dumps(shaped_config(shape, layers), indent=2))
     return directory
 
 

@@ -1,8 +1,11 @@
-"""measure push, pull and the cost of tracing on one GPU that both engines share, arm by arm
+"""measure push, pull, reuse and the cost of tracing on GPUs, arm by arm
 
-``python -m stack.experiment.gpu --all`` on a host with a CUDA device, vLLM and NIXL. Every arm starts its own engines,
-probes the link, compares greedy texts, runs the experiment, and stops the engines; what is finished is not done again
-(``--work`` keeps it), so a run that hits ``--time-limit`` goes on where it ended. What an arm gave is packed into
+``python -m stack.experiment.gpu --all`` on a host with a CUDA device, vLLM and NIXL: both engines share one GPU. With
+``--gpus 2`` (or more) prefill and decode have GPUs of their own, a 32B model, and reuse is measured as well.
+
+Every arm starts its own engines, probes the link, compares greedy texts, runs the experiment, and stops the engines.
+What is finished is not done again: ``--work`` keeps it, block by block, so that a run that hits ``--time-limit`` goes
+on where it ended, and ``--restore`` takes it over from what another machine packed. What an arm gave is packed into
 ``--out`` whenever it ends, for whatever reason.
 """
 
@@ -17,14 +20,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from stack.analysis.trace_input import positive
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError, interrupt_on_termination
-from stack.engines.shaped_model import LAYERS
 from stack.engines.up import Progress
 from stack.experiment.client import RequestError
 from stack.experiment.errors import ExperimentError
 from stack.experiment.gpu_arms import ARMS, TRACING
-from stack.experiment.gpu_host import Say, TimeIsUp, pack, time_limit
+from stack.experiment.gpu_host import Say, TimeIsUp, pack, time_limit, unpack
+from stack.experiment.gpu_several import SEVERAL_ARMS, placement_of, several_arm
 from stack.experiment.gpu_tracing import tracing_arm
 from stack.experiment.gpu_transport import transport_arm
 from stack.experiment.run_folder import FolderError
@@ -35,22 +39,30 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 STOP_S = 30.0  # of the time limit, for stopping engines and packing
 LEAST_S = 100.0  # an arm is not begun with less
 DONE = "done.json"
-ORDER = ("default-16", "host-16", TRACING, "default-64", "tcp-16", "host-64", "tcp-64")
+ORDER = ("default-16", "host-16", TRACING, "default-64", "tcp-16", "host-64", "tcp-64")  # on one GPU
+ORDER_OF_SEVERAL = tuple(SEVERAL_ARMS)
+EVERY_ARM = (*ORDER, *ORDER_OF_SEVERAL)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_argument_group("what")
     what.add_argument("--site-check", action="store_true", help="check packages, GPU, vLLM, NIXL; start no engine")
-    what.add_argument("--arm", action="append", choices=ORDER, metavar="NAME", help=f"one of {', '.join(ORDER)}")
-    what.add_argument("--all", action="store_true", help="every arm, in this order")
+    what.add_argument("--arm", action="append", choices=EVERY_ARM, metavar="NAME", help=f"{', '.join(EVERY_ARM)}")
+    what.add_argument("--all", action="store_true", help="every arm for that number of GPUs, in this order")
     where = parser.add_argument_group("where")
     where.add_argument("--out", type=Path, default=Path("out/gpu"), metavar="DIR", help="packed results (out/gpu)")
     where.add_argument("--work", type=Path, default=Path("/tmp/kvpath-gpu"), metavar="DIR", help="kept between runs")
+    where.add_argument("--restore", type=Path, metavar="DIR", help="packed results of an earlier run, to go on from")
     where.add_argument("--tokenizer", type=Path, metavar="DIR", help="with SmolLM2's tokenizer.json")
+    gpus = parser.add_argument_group("GPUs of the host")
+    gpus.add_argument("--gpus", type=positive, default=1, metavar="N", help="to use (1: both engines share it)")
+    gpus.add_argument("--prefill-tp", type=positive, metavar="N", help="tensor-parallel size of P (half of the GPUs)")
+    gpus.add_argument("--decode-tp", type=positive, metavar="N", help="of D (half of the GPUs)")
+    gpus.add_argument("--own-gpus-only", action="store_true", help="hide the other engine's GPUs from each engine")
     how = parser.add_argument_group("how")
     how.add_argument("--time-limit", type=float, metavar="S", help="everything has ended by then")
     how.add_argument("--weights", choices=("random", "dummy"), default="random", help="dummy: texts prove nothing")
-    how.add_argument("--layers", type=int, default=LAYERS, metavar="N", help=f"of the model ({LAYERS})")
+    how.add_argument("--layers", type=positive, metavar="N", help="of the model (its own number)")
     how.add_argument("--blocks", type=int, metavar="N", help="of each mode in each combination (6)")
     how.add_argument("--loads", type=int, metavar="N", help="only the first N combinations")
     how.add_argument("--probe-tokens", type=int, default=4096, metavar="N", help="(4096)")
@@ -69,9 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.site_check:
         return site_check(args.tokenizer)
-    arms = list(ORDER) if args.all else args.arm
+    arms = list(ORDER if args.gpus == 1 else ORDER_OF_SEVERAL) if args.all else args.arm
     if not arms:
         parser.error("name an --arm, or --all, or --site-check")
+    if set(arms) & set(ORDER_OF_SEVERAL):
+        try:
+            placement_of(args)
+        except ValueError as error:
+            parser.error(str(error))
     interrupt_on_termination()
     say = Progress()
     deadline = None if args.time_limit is None else time.monotonic() + args.time_limit - STOP_S
@@ -92,6 +109,7 @@ def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | N
     status = 0
     for name in arms:
         folder = args.work / name
+        unpack(folder, args.restore)
         if (folder / DONE).exists():
             say(f"{name}: done before")
             pack(folder, args.out)
@@ -103,7 +121,7 @@ def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | N
         say(f"=== {name}")
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            tracing_arm(args, folder, say) if name == TRACING else transport_arm(args, ARMS[name], folder, say)
+            _arm(args, name, folder, say)
             (folder / DONE).write_text(json.dumps({"arm": name, "ended": time.time()}))
         except (DeploymentError, ModelError, ExperimentError, TargetError, FolderError, RequestError) as error:
             say(f"{name}: {error}")
@@ -111,6 +129,15 @@ def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | N
         finally:
             pack(folder, args.out)
     return status
+
+
+def _arm(args: argparse.Namespace, name: str, folder: Path, say: Say) -> None:
+    if name == TRACING:
+        tracing_arm(args, folder, say)
+    elif name in SEVERAL_ARMS:
+        several_arm(args, SEVERAL_ARMS[name], folder, say)
+    else:
+        transport_arm(args, ARMS[name], folder, say)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from stack.engines.settings import ConnectorChoice, DeploymentSettings
 from stack.experiment.presets import GPU1, Preset
 
 MAX_MODEL_LEN = 20480  # 16k tokens of input are aimed at by characters: some prompts are longer
+PROBE_BLOCK_SIZES = (16, 64, 128)
 TRACING_MODEL_LEN = 8192
 START_TIMEOUT_S = 280.0
 # Fewer CUDA graphs to capture; more requests than this are never in flight here.
@@ -31,10 +32,16 @@ class Arm:
     kv_buffer_device: str | None = None
     kv_cache_gib: float = 32.0
     loads: int | None = None
+    prefill_cache: str = ""  # of the plan; prefix caching is off in these arms
 
     @property
     def probe_device(self) -> str:
         return "cpu" if self.kv_buffer_device == "cpu" else "cuda:0"
+
+    @property
+    def probe_sizes(self) -> tuple[int, ...]:
+        """Blocks of so many tokens: in whole arms also what other sizes cost."""
+        return (self.block_size,) if self.loads is not None else PROBE_BLOCK_SIZES
 
     def preset(self) -> Preset:
         return replace(GPU1, loads=GPU1.loads[: self.loads], block_size=self.block_size)

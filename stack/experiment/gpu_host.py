@@ -18,7 +18,7 @@ from stack.engines.launch import RunningStack
 from stack.engines.model import ModelError
 from stack.engines.processes import Part, RunningPart
 from stack.engines.settings import DeploymentSettings
-from stack.engines.shaped_model import LAYERS, SHAPE_NAME, has_weights, prepare_shaped
+from stack.engines.shaped_model import QWEN3_8B, Shape, has_weights, prepare_shaped
 
 REQUEST_TIMEOUT_S = 240.0
 Say = Callable[[str], None]
@@ -28,13 +28,13 @@ class TimeIsUp(KeyboardInterrupt):
     """The time limit: ends what runs as Ctrl-C does, also inside an event loop."""
 
 
-def model_of(args: argparse.Namespace, say: Say, weights: bool = True) -> Path:
-    name = SHAPE_NAME if args.layers == LAYERS else f"{SHAPE_NAME}-{args.layers}-layers"
+def model_of(args: argparse.Namespace, say: Say, weights: bool = True, shape: Shape = QWEN3_8B) -> Path:
+    name = shape.name if args.layers in (None, shape.layers) else f"{shape.name}-{args.layers}-layers"
     directory: Path = args.work / "models" / name
     if not (directory / "config.json").exists():
         if args.tokenizer is None:
             raise ModelError("the model needs a tokenizer: give --tokenizer DIR")
-        prepare_shaped(directory, args.tokenizer, args.layers)
+        prepare_shaped(directory, args.tokenizer, shape, args.layers)
     if weights and args.weights == "random" and not has_weights(directory):
         started = time.monotonic()
         say(f"writing random weights to {directory} (once)")
@@ -90,6 +90,14 @@ def time_limit(deadline: float | None) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def unpack(folder: Path, packed: Path | None) -> None:
+    """Goes on from what an earlier machine packed, when this one has nothing of the arm yet."""
+    archive = None if packed is None else packed / f"{folder.name}.tar.gz"
+    if archive is not None and archive.is_file() and not folder.exists():
+        with tarfile.open(archive) as earlier:
+            earlier.extractall(folder.parent, filter="data")
 
 
 def pack(folder: Path, out: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from stack.analysis import otlp_json
 from stack.analysis.terminal import Terminal
@@ -37,7 +37,6 @@ CHECK, CHECK_TRACES, OTHER_PROBES, RESULT_TEXT = (
     "probe-other-block-sizes.json",
     "result.txt",
 )
-PROBE_BLOCK_SIZES = (16, 64, 128)
 WIDE = Terminal(120, color=False, unicode=True)
 
 
@@ -47,7 +46,7 @@ def transport_arm(args: argparse.Namespace, arm: Arm, folder: Path, say: Say) ->
     with running_stack(settings, say) as stack:
         if args.text_prompts and not (folder / CHECK).exists():
             _check_text(args, stack, folder, say)
-        _compare(args, arm, stack, folder, say)
+        compare(args, arm, stack, folder, say)
 
 
 def _check_text(args: argparse.Namespace, stack: RunningStack, folder: Path, say: Say) -> None:
@@ -72,15 +71,43 @@ def _check_text(args: argparse.Namespace, stack: RunningStack, folder: Path, say
     say(str(found))
 
 
-def _compare(args: argparse.Namespace, arm: Arm, stack: RunningStack, folder: Path, say: Say) -> None:
+class Measured(Protocol):
+    """What an arm says of its experiment and its link."""
+
+    @property
+    def summary(self) -> str: ...
+    @property
+    def block_size(self) -> int: ...
+    @property
+    def probe_sizes(self) -> tuple[int, ...]: ...
+    @property
+    def ucx_tls(self) -> str | None: ...
+    @property
+    def probe_device(self) -> str: ...
+    @property
+    def prefill_cache(self) -> str: ...
+    def preset(self) -> Preset: ...
+
+
+def compare(
+    args: argparse.Namespace,
+    arm: Measured,
+    stack: RunningStack,
+    folder: Path,
+    say: Say,
+    *,
+    decode_device: str | None = None,
+    ranks: int = 1,
+) -> None:
+    """Runs the arm's experiment, or goes on with it; ``decode_device``: for the probe, if D has GPUs of its own."""
     path = folder / "ab"
-    plan = make_plan(_preset_of(args, arm), Changes(blocks=args.blocks))
+    plan = make_plan(preset_of(args, arm), Changes(blocks=args.blocks, prefill_cache=arm.prefill_cache))
     run_folder = RunFolder.open(path) if (path / PLAN).exists() else RunFolder.create(path, plan)
     settings = stack.settings
     setup = Setup(
         router=settings.router_url,
         traces=settings.store_url,
-        probe=lambda target, plan: probe(args, arm, target, folder),
+        probe=lambda target, plan: probe(args, arm, target, folder, decode_device, ranks),
         extra={"arm": arm.summary, "weights": args.weights, "gpu": gpu(), "engines": engines_of(stack)},
         settle_s=SETTLE_S,
     )
@@ -96,31 +123,44 @@ def _compare(args: argparse.Namespace, arm: Arm, stack: RunningStack, folder: Pa
     print(result_text(result, WIDE), flush=True)
 
 
-def _preset_of(args: argparse.Namespace, arm: Arm) -> Preset:
+def preset_of(args: argparse.Namespace, arm: Measured) -> Preset:
+    """The arm's preset, with the first ``--loads`` of its combinations only."""
     preset = arm.preset()
-    return preset if args.loads is None else replace(preset, loads=preset.loads[: args.loads])
+    if args.loads is None:
+        return preset
+    return replace(preset, loads=preset.loads[: args.loads], input_tokens=preset.input_tokens[: args.loads])
 
 
 def _write_text(folder: Path, result: Result) -> None:
     (folder / RESULT_TEXT).write_text(result_text(result, WIDE) + "\n")
 
 
-def probe(args: argparse.Namespace, arm: Arm, target: Target, folder: Path) -> Mapping[str, Any]:
-    """Measures the arm's transport with its block size (returned), and with the other sizes (into a file)."""
+def probe(
+    args: argparse.Namespace,
+    arm: Measured,
+    target: Target,
+    folder: Path,
+    decode_device: str | None = None,
+    ranks: int = 1,
+) -> Mapping[str, Any]:
+    """Measures the arm's transport with its block size (returned), and with the other sizes (into a file).
+
+    ``ranks``: P's tensor-parallel size; the probe moves what one rank moves.
+    """
     if target.model_path is None:
         raise ExperimentError("the router does not say which directory the engines serve")
     found: Mapping[str, Any] = {}
     others: dict[str, Any] = {}
-    sizes = PROBE_BLOCK_SIZES if arm.loads is None else (arm.block_size,)
     with transports(arm.ucx_tls):
-        for size in sizes:
-            shape = BlockShape.from_model_config(target.model_path, block_size=size)
+        for size in arm.probe_sizes:
+            shape = BlockShape.from_model_config(target.model_path, block_size=size, tensor_parallel_size=ranks)
             try:
                 one = run_probe(
                     shape,
                     args.probe_tokens,
                     args.probe_repetitions if size == arm.block_size else 1,
                     device=arm.probe_device,
+                    decode_device=decode_device,
                     progress_delay_us=None,  # NIXL's threads spin in engines on a GPU, whatever the buffers are
                 )
             except Exception as error:  # whatever NIXL raises: an experiment without a probe is worth more than none

@@ -47,14 +47,16 @@ def run_probe(
     *,
     connect: Address | None = None,
     device: str = "cpu",
+    decode_device: str | None = None,
     progress: Progress | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Measures READ and WRITE of ``tokens`` tokens' KV cache and returns a ``kvpath.probe/1`` document.
 
     Between two processes of this host, or with a peer that runs :func:`serve_probe` (``connect``). ``device`` is
-    ``cpu`` or ``cuda:N``, ``options`` are the fields of :class:`Plan`; NIXL's progress delay is that of kvpath's
-    engines on the device if none is given. Raises :class:`ProbeError`, and ``ValueError`` for a plan that cannot be.
+    ``cpu`` or ``cuda:N``, ``decode_device`` that of the decode side where it is another, ``options`` are the fields of
+    :class:`Plan`; NIXL's progress delay is that of kvpath's engines on the device if none is given. Raises
+    :class:`ProbeError`, and ``ValueError`` for a plan that cannot be.
     """
     options.setdefault("progress_delay_us", PROGRESS_DELAY_US if device == "cpu" else None)
     plan = Plan(shape=shape, tokens=tokens, repetitions=repetitions, **options)
@@ -63,7 +65,7 @@ def run_probe(
     with Session(device, plan.timeout_s) as session:
         peer = None
         if connect is None:
-            peer = session.start(listen=(LOOPBACK, 0), wait_s=START_S)
+            peer = session.start(listen=(LOOPBACK, 0), wait_s=START_S, device=decode_device)
             connect = (LOOPBACK, peer.event(START_S)["port"])
         leader = session.start(connect=connect, plan=plan)
         return document(plan, _wait(leader, peer, plan, progress))
@@ -134,6 +136,7 @@ class Session:
         connect: Address | None = None,
         plan: Plan | None = None,
         wait_s: float = 0.0,
+        device: str | None = None,
     ) -> SideProcess:
         """Starts the decode side (``listen``) or the prefill side (``connect``, with its plan)."""
         role = DECODE if listen else PREFILL
@@ -141,7 +144,8 @@ class Session:
         os.mkfifo(events)
         # Read and write: so the FIFO neither blocks before the side opens it nor ends when the side does.
         stream = self._closing.enter_context(os.fdopen(os.open(events, os.O_RDWR | os.O_NONBLOCK), "rb", buffering=0))
-        settings = self._common | {
+        settings = self._common | ({} if device is None else {"device": device})
+        settings |= {
             "listen": listen is not None,
             "address": listen or connect,
             "plan": plan.to_json() if plan else None,

@@ -151,6 +151,17 @@ def test_cpu_and_cuda_differ_in_what_only_one_of_them_needs() -> None:
     assert kv_transfer_config(PREFILL)["kv_buffer_device"] == "cpu"
 
 
+def test_nvlink_multicast_is_off_on_gpus() -> None:
+    env = engine_env(replace(PREFILL, device="cuda", tensor_parallel_size=2))
+    assert {name: env[name] for name in env if "NVLS" in name or "SYMM" in name} == {
+        "NCCL_NVLS_ENABLE": "0",
+        "NVSHMEM_DISABLE_NVLS": "1",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+    }
+    assert "NCCL_NVLS_ENABLE" not in engine_env(PREFILL)
+
+
 def test_extra_arguments_come_last_and_win() -> None:
     argv = engine_argv(replace(PREFILL, extra_args=("--max-num-seqs", "4")))
     assert argv[-2:] == ("--max-num-seqs", "4")

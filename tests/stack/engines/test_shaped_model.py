@@ -1,12 +1,20 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from stack.engines.model import ModelError
-from stack.engines.shaped_model import has_weights, prepare_shaped, shaped_config, weight_shapes, write_weights
+from stack.engines.shaped_model import (
+    QWEN3_32B,
+    has_weights,
+    prepare_shaped,
+    shaped_config,
+    weight_shapes,
+    write_weights,
+)
 from stack.probe.shape import BlockShape
 
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "head_dim": 16, "num_attention_heads": 4} | {
@@ -31,6 +39,16 @@ def test_the_kv_cache_has_the_shape_of_qwen3_8b(tmp_path: Path, tokenizer: Path)
     shape = BlockShape.from_model_config(directory, block_size=16)
     assert (shape.layers, shape.kv_heads, shape.head_size, shape.dtype) == (36, 8, 128, "bfloat16")
     assert shape.block_bytes == 64 * 1024
+
+
+def test_the_larger_shape_is_qwen3_32bs(tmp_path: Path, tokenizer: Path) -> None:
+    directory = prepare_shaped(tmp_path / "m", tokenizer, QWEN3_32B)
+    shape = BlockShape.from_model_config(directory, block_size=16)
+    assert (shape.layers, shape.kv_heads, shape.head_size, shape.dtype) == (64, 8, 128, "bfloat16")
+    config = shaped_config(QWEN3_32B)
+    assert (config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]) == (5120, 25600, 64)
+    elements = sum(math.prod(s) for _, shapes in weight_shapes(config) for s in shapes.values())
+    assert 31e9 < elements < 33e9
 
 
 def test_a_model_takes_the_tokenizer_and_no_weights(tmp_path: Path, tokenizer: Path) -> None:

@@ -31,6 +31,11 @@ def _nothing_is_left_behind() -> Any:
     assert descendants_of(os.getpid()) == []
 
 
+def test_the_decode_side_may_have_a_device_of_its_own() -> None:
+    with pytest.raises(ProbeError, match=r"no device cuda:9 here|cuda:9 needs PyTorch"):
+        run_probe(SHAPE, TOKENS, 1, decode_device="cuda:9")
+
+
 def test_two_processes_measure_both_directions() -> None:
     seen: list[tuple[int, int]] = []
     found = run_probe(SHAPE, TOKENS, 2, concurrency=2, progress=lambda done, of: seen.append((done, of)))
