@@ -102,5 +102,8 @@ def unpack(folder: Path, packed: Path | None) -> None:
 
 def pack(folder: Path, out: Path) -> None:
     """Writes ``NAME.tar.gz`` (everything but the trace store) and the readable results of an arm into ``out``."""
-    with tarfile.open(out / f"{folder.name}.tar.gz", "w:gz") as packed:
+    archive = out / f"{folder.name}.tar.gz"
+    begun = archive.with_suffix(".part")  # the time limit may ring while this is written
+    with tarfile.open(begun, "w:gz") as packed:
         packed.add(folder, folder.name, filter=lambda entry: None if ".sqlite" in entry.name else entry)
+    begun.replace(archive)

@@ -53,6 +53,13 @@ class Cell:
         grown = (self.turns - 1) * (self.output_tokens + self.new_tokens)
         return None if self.input_tokens is None else self.input_tokens + grown
 
+    @property
+    def overlap(self) -> tuple[float, float]:
+        """The share of a prompt that the turn before had already, prompt or answer: in the second and the last turn."""
+        first = self.input_tokens or 0
+        kept = [first + n * self.output_tokens + (n - 1) * self.new_tokens for n in (1, self.turns - 1)]
+        return kept[0] / (kept[0] + self.new_tokens), kept[1] / (kept[1] + self.new_tokens)
+
     def __str__(self) -> str:
         if self.turns > 1:
             return (

@@ -45,7 +45,9 @@ def _cell_plan(plan: Plan, number: int, cell: Cell) -> Iterator[str]:
     lead_in = f", the first {cell.lead_in_s:g} s of each not counted" if cell.lead_in_s else ""
     yield f"{cell}: {cell.requests} {what} a block{lead_in}"
     if cell.turns > 1:
-        yield f"  first turns find nothing that was kept: they are sent and not compared ({cell.turns - 1} of each are)"
+        yield f"  first turns find nothing that was kept: they are sent and not compared"
+        low, high = cell.overlap
+        yield f"  the turn before had {low:.0%} of the second turn's prompt, {high:.0%} of the last one's"
     if warm_up:
         yield f"  warm-up {_order(plan, warm_up)} ({warm_up[0].requests} {what} each)"
     yield f"  blocks {counted[0].index} to {counted[-1].index}: {_order(plan, counted)}"

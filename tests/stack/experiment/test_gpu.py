@@ -119,3 +119,19 @@ def test_packing_twice_gives_the_newest(tmp_path: Path) -> None:
         content = packed.extractfile("arm/a.json")
         assert content is not None
         assert json.load(content) == 2
+
+
+def test_a_pack_that_is_cut_short_leaves_the_earlier_one(tmp_path: Path, monkeypatch) -> None:
+    folder = tmp_path / "arm"
+    folder.mkdir()
+    (folder / "a.json").write_text("1")
+    pack(folder, tmp_path)
+
+    def ring(*_: object, **__: object) -> None:
+        raise TimeIsUp
+
+    monkeypatch.setattr(tarfile.TarFile, "add", ring)
+    with pytest.raises(TimeIsUp):
+        pack(folder, tmp_path)
+    with tarfile.open(tmp_path / "arm.tar.gz") as packed:
+        assert packed.getnames() == ["arm", "arm/a.json"]

@@ -1,4 +1,4 @@
-"""Arms on several GPUs: who sees and takes which, that it fits, and that another machine goes on with what one began."""
+"""Arms on several GPUs: who sees and takes which, that it fits, and that another machine goes on where one ended."""
 
 from __future__ import annotations
 

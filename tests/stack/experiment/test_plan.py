@@ -138,6 +138,7 @@ def test_conversations_grow_and_take_their_gaps():
     (cell,) = plan.cells
     assert cell.longest_input == 256 + 3 * (12 + 30)
     assert plan.conversations
+    assert cell.overlap == (268 / 298, (256 + 3 * 12 + 2 * 30) / (256 + 3 * 12 + 3 * 30))
     assert plan.seconds == sum(block.requests / 0.25 + 15.0 for block in plan.blocks)
 
 
