@@ -62,7 +62,7 @@ class ReuseScheduler:
         capacity = int(kv_cache_config.num_blocks * float(options.get(OPTION_SHARE, DEFAULT_SHARE)))
         ledger = KeptLedger(capacity, lambda blocks: pinned(blocks, capacity))
         self._service = KeptService(ledger, options.get(OPTION_HOST, DEFAULT_HOST), int(options[OPTION_PORT]) + rank)
-        self._keeper = Keeper(ledger, scheduler.block_size, scheduler.decoder_kv_blocks_ttl, instance)
+        self._keeper = Keeper(ledger, scheduler.block_size, instance)
 
     # --- hooks --------------------------------------------------------------------------------------------------
     def judge_offer(self, request: Any) -> Offer | None:
@@ -128,12 +128,11 @@ class ReuseScheduler:
 
 
 class Keeper:
-    """D: writes into the ledger what upstream answers about a request whose blocks it keeps for ``ttl_s`` seconds."""
+    """D: writes into the ledger what upstream answers about a request whose blocks it keeps."""
 
-    def __init__(self, ledger: KeptLedger, block_size: int, ttl_s: float, instance: str) -> None:
+    def __init__(self, ledger: KeptLedger, block_size: int, instance: str) -> None:
         self.ledger = ledger
         self._block_size = block_size
-        self._ttl_s = ttl_s
         self._instance = instance
 
     def keep(self, request: Any, answered: dict[str, Any], blocks: int) -> None:
