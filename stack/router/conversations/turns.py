@@ -138,9 +138,11 @@ class Conversations:
         if outcome == names.REUSE_EXPIRED:
             return Lookup(outcome, None, entry.decode, entry.tokens, age_s)
         kept = await self._ask(entry.decode, entry.request_id, self._limits.timeout_s)
+        params = None
         if kept is None:
-            params = None
             outcome = names.REUSE_GONE if outcome == names.REUSE_HIT else outcome
+        elif kept.expires_in_s <= self._limits.margin_s:  # by D's own clock: whatever was reckoned here
+            outcome = names.REUSE_EXPIRED
         else:
             params = kept.params if outcome == names.REUSE_HIT else only_release(kept.params)
         return Lookup(outcome, params, entry.decode, entry.tokens, age_s)

@@ -43,6 +43,22 @@ def test_a_whole_answer_goes_to_decode_under_its_own_span():
     assert "traceparent" not in params.for_pull_decode("pull", answered, "rid", None)
 
 
+def test_in_reuse_p_is_told_what_d_keeps_and_d_whether_to_keep():
+    kept = {"remote_block_ids": [[4]], "remote_engine_id": "D0", "do_remote_prefill": True, "transfer_mode": "pull"}
+    assert params.for_prefill("reuse", "rid", None, kept) == {
+        "remote_block_ids": [[4]],
+        "remote_engine_id": "D0",
+        "do_remote_prefill": False,
+        "do_remote_decode": True,
+        "transfer_mode": "reuse",
+        "kvpath_request_id": "rid",
+    }
+    expected = {**GOOD, "transfer_mode": "reuse", "kvpath_request_id": "rid"}
+    assert params.for_pull_decode("reuse", GOOD, "rid", None) == expected
+    assert params.for_pull_decode("reuse", GOOD, "rid", None, followed=False) == {**expected, "kvpath_keep": False}
+    assert "kvpath_keep" not in params.for_pull_decode("pull", GOOD, "rid", None, followed=False)
+
+
 @pytest.mark.parametrize("field", REQUIRED)
 def test_a_missing_field_is_refused_by_name(field):
     assert read({k: v for k, v in GOOD.items() if k != field}) == params.Refusal(f"kv_params_{field}")

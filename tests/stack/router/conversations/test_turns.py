@@ -124,6 +124,14 @@ async def test_nothing_is_used_that_is_about_to_expire(conversations, word, cloc
     assert (found.params is not None) == (outcome == names.REUSE_HIT)
 
 
+async def test_d_has_the_last_word_on_its_time(conversations, word):
+    conversations.ended(turn("hello"), "D0", "r1", ANSWER)
+    await settle()
+    word.expires_in_s = 5.0
+    found = await conversations.look_up(turn("hello there"))
+    assert (found.outcome, found.params) == (names.REUSE_EXPIRED, None)
+
+
 async def test_time_that_ds_word_took_counts(conversations, word, clock):
     word.may_answer.clear()
     conversations.ended(turn("hello"), "D0", "r1", ANSWER)
