@@ -45,7 +45,7 @@ def _cell_plan(plan: Plan, number: int, cell: Cell) -> Iterator[str]:
     lead_in = f", the first {cell.lead_in_s:g} s of each not counted" if cell.lead_in_s else ""
     yield f"{cell}: {cell.requests} {what} a block{lead_in}"
     if cell.turns > 1:
-        yield f"  first turns find nothing that was kept: they are sent and not compared"
+        yield "  first turns find nothing that was kept: they are sent and not compared"
         low, high = cell.overlap
         yield f"  the turn before had {low:.0%} of the second turn's prompt, {high:.0%} of the last one's"
     if warm_up:
