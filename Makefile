@@ -14,7 +14,7 @@ up: venv  ## the same, without requests, until Ctrl-C
 	@$(PY) -m stack up
 
 test: lint browser redis tools  ## lint, then all tests, also those that start real engines, a browser, Prometheus
-	$(PY) -m pytest -m live
+	$(PY) -m pytest tests/live
 	$(PY) -m pytest -m "not live and not docker"
 	@echo "Not run here: make test-docker, which builds the images and brings compose.yaml up."
 
