@@ -28,7 +28,7 @@ from stack.exporter.settings import ExporterSettings
 from stack.exporter.state import Entry, Sample, State
 
 FINISHED_QUERY = f'{{ resource.service.name = "{names.SERVICE_ROUTER}" && kind = server }}'
-MAIN, SWEEP, FLOOR = "main", "sweep", "floor"  # FLOOR: what ended before it was never to be counted
+MAIN, SWEEP, FLOOR = "main", "sweep", "floor"  # FLOOR: what ended before it is not counted any more
 
 MAX_READS = 500  # traces read in one poll
 READERS = 8  # at once: a fetch is mostly waiting for the trace store
@@ -178,7 +178,7 @@ class Follower:
     def _count(self, done: list[Judged], now: float) -> None:
         """Writes first, counts then: see :mod:`stack.exporter.state`."""
         entries = [_entry(judged, self._is_new(judged)) for judged in done]
-        self._state.commit(entries, {MAIN: self._reached, SWEEP: self._swept}, now)
+        self._state.commit(entries, {MAIN: self._reached, SWEEP: self._swept, FLOOR: self._floor}, now)
         for judged in done:
             del self._waiting[judged.trace_id]
             if self._is_new(judged):
@@ -187,10 +187,13 @@ class Follower:
         self._counted_up_to = min((w.since_s for w in self._waiting.values()), default=self._reached)
         self._counted_up_to = min(self._counted_up_to, self._reached)
         self._metrics.waiting.set(len(self._waiting))
-        self._state.prune(min(self._swept - self._settings.sweep_after_s, now - self._settings.window_s))
+        # What is forgotten must not look new when a span joins it even later, such as that of a long lease.
+        forget = min(self._swept - self._settings.sweep_after_s, now - self._settings.window_s)
+        self._state.prune(forget)
+        self._floor = max(self._floor, forget)
 
     def _is_new(self, judged: Judged) -> bool:
-        """Whether it ended after the very first start: the look-back of the first search finds older ones."""
+        """Whether it ended after the very first start, and not so long ago that it may be counted and forgotten."""
         return judged.ended_ns is None or judged.ended_ns / 1e9 >= self._floor
 
     def _compare(self, now: float) -> None:

@@ -138,6 +138,27 @@ def test_a_restart_counts_nothing_twice_and_loses_nothing(start, send):
     assert outcomes(exporter) == {("pull", "complete"): 1, ("push", "complete"): 1}
 
 
+def test_a_span_that_joins_hours_later_does_not_count_its_request_again(start, send):
+    """D may keep a conversation's blocks for long; by then the request itself is forgotten."""
+    exporter = start()
+    whole = reuse_trace(number=1)
+    send(whole)
+    exporter.poll_at(5)
+    for seconds in range(1000, 8000, 1000):
+        exporter.poll_at(seconds)
+    assert exporter.state.uncounted([whole.trace_id]) == {whole.trace_id}
+    held = only(whole, names.SPAN_BLOCKS_HELD).spans[-1]
+    send(Trace(whole.trace_id, (replace(held, span_id="e" * 16, end_ns=held.start_ns + 8000 * 10**9),)))
+    exporter.poll_at(8005)
+    assert outcomes(exporter) == {("reuse", "complete"): 1}
+    exporter.restart()
+    exporter.poll_at(8010)
+    assert outcomes(exporter) == {}
+    send(moved(push_trace(number=2), 8010))
+    exporter.poll_at(8015)
+    assert outcomes(exporter) == {("push", "complete"): 1}
+
+
 def test_what_ended_while_the_exporter_was_stopped_is_counted_afterwards(start, send):
     exporter = start()
     exporter.poll_at(0)
