@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.kept import Kept, KeptLedger
+from connector.kept_service import KeptService
 from stack.router.conversations import kept
 from stack.router.stub_kept import StubKept
+from stack.router.upstream import Upstream
 
 RID = "ab" * 16
 GOOD = {"params": StubKept("D0").params(RID), "tokens": 100, "expires_in_s": 479.5}
@@ -84,3 +87,24 @@ async def test_the_right_address_is_asked():
     answers = [await kept.ask(fetch, "http://d:5620", RID, 0.25) for _ in range(3)]
     assert answers == [read(GOOD), None, None]
     assert asked == [(f"http://d:5620/kept/{RID}", 0.25)] * 3
+
+
+async def test_the_connectors_own_service_is_understood():
+    now = 100.0
+    ledger = KeptLedger(1000, clock=lambda: now)
+    ledger.add("cmpl-r-0-d", Kept(RID, GOOD["params"], 100, 4, now + 480))
+    service = KeptService(ledger, "127.0.0.1", 0)
+    upstream = Upstream(connect_timeout_s=2, idle_s=5, keepalive_s=4, get_timeout_s=5, on_retry=lambda: None)
+    await upstream.start()
+    try:
+        url = f"http://127.0.0.1:{service.port}"
+        found = await kept.ask(upstream.fetch, url, RID, 5.0)
+        assert found == kept.Kept(read(GOOD).params, 100, 480.0)
+        ledger.forget(["cmpl-r-0-d"])
+        assert await kept.ask(upstream.fetch, url, RID, 5.0) is None
+    finally:
+        await upstream.stop()
+        service.close()
+    await upstream.start()
+    assert await kept.ask(upstream.fetch, url, RID, 5.0) is None  # nobody listens any more
+    await upstream.stop()
