@@ -52,6 +52,7 @@ class RequestSpans:
     awaits: tuple[Span, ...]
     first_step: Span | None
     blocks_held: Span | None  # by P
+    kept: tuple[Span, ...]  # mode reuse: D's blocks, for the next turn
     lookup: Span | None  # of what D kept of the turn before
 
     @property
@@ -92,9 +93,12 @@ def request_spans(trace: Trace) -> RequestSpans:
     transfers: Sequence[Span] = under(prefill if mode == names.MODE_PUSH else decode, transfer_name)
     reads_back: Sequence[Span] = ()
     held: Sequence[Span] = under(prefill, names.SPAN_BLOCKS_HELD)
+    kept: tuple[Span, ...] = ()
     if mode == names.MODE_REUSE:  # both engines READ, and both hold blocks
         transfers = _by_side(by_name.get(names.SPAN_READ, ()), decode, names.SERVICE_DECODE)
         reads_back = _by_side(by_name.get(names.SPAN_READ, ()), prefill, names.SERVICE_PREFILL)
+        held = by_name.get(names.SPAN_BLOCKS_HELD, ())
+        kept = _by_side(held, decode, names.SERVICE_DECODE)
         held = _by_side(held, prefill, names.SERVICE_PREFILL)
     handshakes = by_name.get(names.SPAN_HANDSHAKE, ())
     return RequestSpans(
@@ -116,6 +120,7 @@ def request_spans(trace: Trace) -> RequestSpans:
         awaits=tuple(under(decode, names.SPAN_AWAIT)),
         first_step=_last(under(decode, names.SPAN_FIRST_STEP)),
         blocks_held=_last(held),
+        kept=kept,
         lookup=_last(by_name.get(names.SPAN_REUSE_LOOKUP, ())),
     )
 

@@ -63,7 +63,7 @@ def _bars(request: RequestSpans, path: CriticalPath | None, terminal: Terminal) 
     spans = request.trace.spans
     width = terminal.width - _NAME - _DURATION - 1
     start = path.start_ns if path else min(s.start_ns for s in spans)
-    end = path.start_ns + path.ttft_ns if path else max(s.end_ns for s in spans)
+    end = path.start_ns + path.ttft_ns if path else last_end_ns(request)
     axis = Axis(start, max(end, start + 1), width)
     on_path = {segment.span_id for segment in path.segments if segment.span_id} if path else set()
     scale = "0".ljust(width - 10) + milliseconds(axis.end_ns - axis.start_ns).rjust(10)
@@ -75,6 +75,12 @@ def _bars(request: RequestSpans, path: CriticalPath | None, terminal: Terminal) 
         bar = _bar(span, axis, marked, terminal)
         line = name + terminal.styled(bar, "red" if span.failed else "cyan" if marked else "dim")
         yield line + milliseconds(span.duration_ns).rjust(_DURATION)
+
+
+def last_end_ns(request: RequestSpans) -> int:
+    """When the last span ended, but for what D keeps for the next turn: that ends minutes later."""
+    spans = [s for s in request.trace.spans if s not in request.kept]
+    return max(s.end_ns for s in spans or request.trace.spans)
 
 
 def _label(span: Span) -> str:

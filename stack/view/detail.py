@@ -16,7 +16,7 @@ from stack.analysis.critical_path import CriticalPath, aligned_request
 from stack.analysis.report_json import path_document
 from stack.analysis.terminal import milliseconds
 from stack.analysis.trace import Attributes, AttributeValue, Span, Trace
-from stack.analysis.waterfall import reuse_remarks, tree_order, unexplained_gaps
+from stack.analysis.waterfall import last_end_ns, reuse_remarks, tree_order, unexplained_gaps
 from stack.view.rows import STAGE_ORDER, request_row
 
 WITHHELD = "(text withheld: not an attribute of known meaning)"
@@ -60,7 +60,7 @@ def request_detail(trace: Trace, pooled: Bounds) -> dict[str, Any]:
         "spans": [_span(span, depth, start, span.span_id in on_path) for depth, span in tree],
         "links": list(_links(request.trace)),
         "first_token_ns": None if request.first_token_ns is None else request.first_token_ns - start,
-        "end_ns": max((s.end_ns for s in spans), default=start) - start,
+        "end_ns": last_end_ns(request) - start,
         "clocks": _clocks(clocks, path),
         "notes": list(_notes(path, analysed.excluded)),
         "failures": list(_failures(spans)),

@@ -11,7 +11,7 @@ import pytest
 from stack.analysis import trace_command
 from stack.analysis.critical_path import aligned_request
 from stack.analysis.otlp_json import document, write_file
-from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace, reuse_trace
 from stack.analysis.terminal import Terminal, columns
 from stack.analysis.trace import Trace
 from stack.analysis.waterfall import tree_order, waterfall_text
@@ -164,3 +164,20 @@ def test_from_a_store_by_request_id(store, capsys):
     store.answer("/api/search", {"traces": []})
     assert run("nobody", "--url", store.url) == 1
     assert "no trace and no request" in capsys.readouterr().err
+
+
+def test_a_turn_that_took_back_what_d_kept():
+    text = drawn(reuse_trace(Figures(prompt_tokens=640, reused_tokens=512)))
+    assert "what was kept of the turn before: hit" in text
+    told = " ".join(text.split())
+    assert "of 640 prompt tokens 512 were reused from D, 0 were in P's own prefix cache, 128 computed" in told
+    assert "reuse_flight" in text
+    assert "reuse_flight" not in drawn(pull_trace())
+
+
+def test_what_d_keeps_does_not_stretch_a_picture_without_a_path():
+    whole = reuse_trace(Figures(kept=480_000 * MS))
+    root = whole.server_span()
+    silent = Trace(whole.trace_id, tuple(replace(s, events=()) if s is root else s for s in whole.spans))
+    scale = next(line for line in drawn(silent).splitlines() if line.rstrip().endswith(" ms") and "0" in line)
+    assert float(scale.split()[-2].replace(",", "")) < 5_000

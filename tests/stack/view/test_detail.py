@@ -12,7 +12,7 @@ from connector import names
 from stack.analysis.clock import Bounds
 from stack.analysis.critical_path import critical_path
 from stack.analysis.otlp_json import read_file
-from stack.analysis.synthetic import MS, Figures, push_trace
+from stack.analysis.synthetic import MS, Figures, push_trace, reuse_trace
 from stack.analysis.trace import Trace
 from stack.view.detail import LONGEST, WITHHELD, request_detail, visible_attributes
 
@@ -70,6 +70,13 @@ def test_long_text_is_cut():
     ((key, value),) = visible_attributes({names.ATTR_FALLBACK: "x" * 10_000})
     assert key == names.ATTR_FALLBACK
     assert len(value) == LONGEST + 1
+
+
+def test_what_d_keeps_for_the_next_turn_does_not_stretch_the_picture():
+    detail = request_detail(reuse_trace(Figures(kept=480_000 * MS)), Bounds())
+    assert detail["end_ns"] == detail["spans"][0]["end_ns"] < 5_000 * MS
+    assert max(span["end_ns"] for span in detail["spans"]) > 480_000 * MS
+    assert "what was kept of the turn before: hit" in detail["notes"]
 
 
 def test_a_failed_request_says_what_failed():
