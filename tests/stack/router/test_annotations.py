@@ -1,6 +1,6 @@
 """A change of the split stands in Grafana, whoever made it, and stands in the router whatever Grafana does."""
 
-from __future__ import annotations
+from __future__ import asyncio
 
 import queue
 import threading
@@ -21,8 +21,9 @@ async def changed(router, split):
 
 
 async def outcome(router, which, count):
-    while await router.metric(f'kvpath_router_annotations_total{{outcome="{which}"}}') != count:
-        pass  # the annotation is on its way; a scrape takes longer than it does
+    async with asyncio.timeout(20):
+        while await router.metric(f'kvpath_router_annotations_total{{outcome="{which}"}}') != count:
+            pass  # the annotation is on its way; a scrape takes longer than it does
 
 
 async def test_every_change_is_marked_and_the_answer_says_who_does_it(start, prefill, decode):
