@@ -1,7 +1,8 @@
 """A change of the split stands in Grafana, whoever made it, and stands in the router whatever Grafana does."""
 
-from __future__ import asyncio
+from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 
