@@ -93,12 +93,13 @@ class Load:
     run: str = ""  # begins every salt and conversation id: an engine may remember another run of the same plan
 
     def name(self, number: int) -> str:
-        return f"{self.run}{self.block.index}-{self.attempt}-{number}"
+        """Equally long for every block, or nearly so."""
+        return f"{self.run}{self.block.index:03}-{self.attempt}-{number}"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a block; ``number`` is that of its prompt, ``index`` its own. ``salt`` keeps KV caches apart."""
+    """One request of a block; ``number`` is its prompt's, ``index`` its own. ``salt`` keeps prefix caches apart."""
 
     number: int
     index: int
@@ -106,7 +107,7 @@ class Request:
     text: str
     output_tokens: int
     due_ns: int
-    salt: str
+    salt: str | None
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -144,7 +145,9 @@ def _single(load: Load, number: int) -> Request:
 async def send(session: aiohttp.ClientSession, load: Load, request: Request, start: int) -> tuple[Row, str]:
     """Sends one request now; returns its row and the text of the answer."""
     block = load.block
-    body = completion_body(load.model, request.text, request.output_tokens) | {"cache_salt": request.salt}
+    body = completion_body(load.model, request.text, request.output_tokens)
+    if request.salt is not None:
+        body["cache_salt"] = request.salt
     sent = time.perf_counter_ns()
 
     def row(trace_id: str, status: int, **more: Any) -> Row:
@@ -174,16 +177,19 @@ async def converse(
 ) -> list[Row]:
     """Holds one conversation, each turn with everything that was said before; it ends early with a turn that fails.
 
+    It begins with its name, so that no engine finds another arm's equal conversation in its prefix cache. A cache salt
+    would do that too, but D keeps nothing of a salted request: equal tokens are then not equal KV.
+
     At the end it says something that goes on from nothing, and is not counted: D then frees what it kept of the last
     turn at once, instead of holding it through the next blocks. In both arms, so that they stay alike.
     """
     prompt, name = load.prompts[number], load.name(number)
     headers = {names.HEADER_CONVERSATION: f"kvpath-ab-{name}"}
-    text, due_ns = prompt.text, load.due_ns[number]
+    text, due_ns = f"{name}\n{prompt.text}", load.due_ns[number]
     rows: list[Row] = []
     for turn, new in enumerate((*prompt.later, ""), 1):
         index = number * (len(prompt.later) + 1) + turn - 1
-        request = Request(prompt.number, index, turn, text, prompt.output_tokens, due_ns, name, headers)
+        request = Request(prompt.number, index, turn, text, prompt.output_tokens, due_ns, None, headers)
         row, answer = await send(session, load, request, start)
         rows.append(row)
         on_row(row)
@@ -194,7 +200,7 @@ async def converse(
         if new:
             await asyncio.sleep(load.gap_ns / 1e9)
     with suppress(RequestError):
-        farewell = completion_body(load.model, FAREWELL, 1) | {"cache_salt": name}
+        farewell = completion_body(load.model, FAREWELL, 1)
         await stream(session, load.url, farewell, {names.HEADER_MODE: load.block.mode, **headers})
     return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -37,11 +38,12 @@ def plan_of(**more):
 
 
 def sent_by_conversation(engine) -> dict[str, list[dict]]:
-    """The bodies that brought a salt, in their order; a salt is one conversation's alone."""
+    """The bodies of each conversation in their order, by the name that it begins with; those of the farewell by "" ."""
     found = defaultdict(list)
     for request in engine.requests:
-        if "cache_salt" in request.body:
-            found[request.body["cache_salt"]].append(request.body)
+        prompt = request.body.get("prompt", "")
+        if re.match(r"[0-9a-f]{8}-\d{3}-\d-\d\n", prompt) or prompt == FAREWELL:
+            found[prompt.partition("\n")[0] if prompt != FAREWELL else ""].append(request.body)
     return dict(found)
 
 
@@ -49,40 +51,42 @@ def test_every_turn_goes_on_from_the_answer_before(deployment, tmp_path):
     deployment.decode.requests.clear()
     run_experiment(RunFolder.create(tmp_path / "run", plan_of()), Setup(deployment.url), quiet)
     talks = sent_by_conversation(deployment.decode)
-    assert len(talks) == 2 * (1 + 2 * 2), "a warm-up conversation and two blocks of two in each arm"
+    farewells = talks.pop("")
+    assert len(talks) == len(farewells) == 2 * (1 + 2 * 2), "a warm-up conversation and two blocks of two in each arm"
+    assert {body["max_tokens"] for body in farewells} == {1}
     for bodies in talks.values():
         prompts = [body["prompt"] for body in bodies]
-        assert len(prompts) == 4
-        for earlier, later in pairwise(prompts[:3]):
+        for earlier, later in pairwise(prompts):
             assert later.startswith(earlier + " word word word end\n")
-        assert [prompt.rsplit("\n", 1)[1] for prompt in prompts[:3]] == ["Turn 1", "Turn 2", "Turn 3"]
-        assert (prompts[3], bodies[3]["max_tokens"]) == (FAREWELL, 1)
+        assert [prompt.rsplit("\n", 1)[1] for prompt in prompts] == ["Turn 1", "Turn 2", "Turn 3"]
+        assert not any("cache_salt" in body for body in bodies), "D keeps nothing of a salted request"
 
 
-def test_both_arms_hold_the_same_conversations_under_names_of_their_own(deployment, tmp_path):
+def test_both_arms_hold_the_same_conversations_but_for_their_names(deployment, tmp_path):
     deployment.decode.requests.clear()
     run_experiment(RunFolder.create(tmp_path / "run", plan_of()), Setup(deployment.url), quiet)
     by_arm = defaultdict(list)
     for request in deployment.decode.requests:
         if request.body.get("prompt", "").endswith("Turn 3"):
             mode = request.body["kv_transfer_params"][names.PARAM_MODE]
-            by_arm[mode].append(request.body["prompt"])
+            by_arm[mode].append(request.body["prompt"].partition("\n")[2])
+    assert len(by_arm["pull"]) == 5
     assert sorted(by_arm["pull"]) == sorted(by_arm["reuse"])
-    talks = sent_by_conversation(deployment.decode)
-    assert len(talks) == 10
 
 
 def test_only_the_next_turns_of_the_reuse_arm_are_offered_what_d_keeps(deployment, tmp_path):
     deployment.prefill.requests.clear()
     run_experiment(RunFolder.create(tmp_path / "run", plan_of()), Setup(deployment.url), quiet)
     offered = defaultdict(list)
-    for request in deployment.prefill.requests:
-        if "cache_salt" in request.body:
-            params = request.body["kv_transfer_params"]
-            offered[request.body["cache_salt"], params[names.PARAM_MODE]].append(params.get("remote_num_tokens"))
-    assert {tuple(tokens) for (_, mode), tokens in offered.items() if mode == "pull"} == {(None,) * 4}
+    for name, bodies in sent_by_conversation(deployment.prefill).items():
+        for body in bodies:
+            params = body["kv_transfer_params"]
+            offered[name, params[names.PARAM_MODE]].append(params.get("remote_num_tokens"))
+    farewells = {mode: offered.pop(("", mode)) for mode in ("pull", "reuse")}
+    assert {tuple(tokens) for (_, mode), tokens in offered.items() if mode == "pull"} == {(None,) * 3}
+    assert {tuple(tokens) for (_, mode), tokens in offered.items() if mode == "reuse"} == {(None, 100, 100)}
     # The farewell goes on from nothing: P is told to read nothing, so that D lets go of the last turn's blocks.
-    assert {tuple(tokens) for (_, mode), tokens in offered.items() if mode == "reuse"} == {(None, 100, 100, 0)}
+    assert farewells == {"pull": [None] * 5, "reuse": [0] * 5}
 
 
 def test_a_run_from_the_first_turn_to_the_verdict(deployment, tmp_path):

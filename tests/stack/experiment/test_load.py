@@ -69,7 +69,7 @@ async def test_what_is_sent(engine):
     await run(engine)
     assert [r.headers[names.HEADER_MODE] for r in engine.requests] == [BLOCK.mode] * 3
     bodies = sorted((r.body for r in engine.requests), key=lambda body: body["prompt"])
-    assert [body["cache_salt"] for body in bodies] == [f"{BLOCK.index}-2-{i}" for i in range(3)]
+    assert [body["cache_salt"] for body in bodies] == [f"{BLOCK.index:03}-2-{i}" for i in range(3)]
     assert {(b["max_tokens"], b["temperature"], b["stream"]) for b in bodies} == {(4, 0, True)}
 
 
