@@ -5,8 +5,8 @@
 
 Every arm starts its own engines, probes the link, compares greedy texts, runs the experiment, and stops the engines.
 What is finished is not done again: ``--work`` keeps it, block by block, so that a run that hits ``--time-limit`` goes
-on where it ended, and ``--restore`` takes it over from what another machine packed. What an arm gave is packed into
-``--out`` whenever it ends, for whatever reason.
+on where it ended, and ``--restore`` takes it over from what another machine packed. What an arm gave lies in
+``--out`` whenever it ends, for whatever reason: NAME.tar.gz has everything, NAME.json the figures.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from stack.experiment.client import RequestError
 from stack.experiment.errors import ExperimentError
 from stack.experiment.gpu_arms import ARMS, TRACING
 from stack.experiment.gpu_host import Say, TimeIsUp, pack, time_limit, unpack
+from stack.experiment.gpu_result import write_result
 from stack.experiment.gpu_several import SEVERAL_ARMS, placement_of, several_arm
 from stack.experiment.gpu_tracing import tracing_arm
 from stack.experiment.gpu_transport import transport_arm
@@ -112,7 +113,7 @@ def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | N
         unpack(folder, args.restore)
         if (folder / DONE).exists():
             say(f"{name}: done before")
-            pack(folder, args.out)
+            _give(folder, args.out)
             continue
         if deadline is not None and deadline - time.monotonic() < LEAST_S:
             say(f"{name}: not begun, less than {LEAST_S:.0f} s are left")
@@ -127,8 +128,14 @@ def _run_arms(args: argparse.Namespace, arms: Sequence[str], deadline: float | N
             say(f"{name}: {error}")
             status = EXIT_FAILED
         finally:
-            pack(folder, args.out)
+            _give(folder, args.out)
     return status
+
+
+def _give(folder: Path, out: Path) -> None:
+    """Everything that was recorded, and the figures as one readable document."""
+    pack(folder, out)
+    write_result(folder, out)
 
 
 def _arm(args: argparse.Namespace, name: str, folder: Path, say: Say) -> None:
