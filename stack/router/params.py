@@ -6,6 +6,7 @@ was not checked field by field; whoever gets a :class:`Refusal` lets D compute t
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,7 +90,7 @@ def _checks(prefill: EngineSettings) -> dict[str, Callable[[Any], bool]]:
         "do_remote_decode": lambda value: value is False,
         "remote_engine_id": lambda value: value == prefill.engine_id,
         "remote_request_id": is_text,
-        "remote_host": lambda value: is_text(value) and host in (None, value),
+        "remote_host": lambda value: is_text(value) and is_same_host(value, host),
         "remote_port": lambda value: is_count(value, 1, 65535),
         "remote_block_ids": are_block_ids,
         "tp_size": lambda value: is_count(value, 1),
@@ -99,6 +100,24 @@ def _checks(prefill: EngineSettings) -> dict[str, Callable[[Any], bool]]:
         "remote_blocks_expiry_time": lambda value: value is None or type(value) in (int, float),
         names.PARAM_MODE: lambda value: value in (None, names.MODE_PULL, names.MODE_REUSE),
     }
+
+
+def is_same_host(answered: str, configured: str | None) -> bool:
+    """Holds unless P names another host than the configured one.
+
+    NIXL listens on addresses only: a P that is configured by name answers with what the name means on its own host.
+    """
+    if configured is None or answered == configured:
+        return True
+    return is_address(answered) and not is_address(configured)
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def is_text(value: object) -> bool:

@@ -94,6 +94,15 @@ def test_a_wrong_field_is_refused_by_name(field, value):
     assert read({**GOOD, field: value}) == params.Refusal(f"kv_params_{field}")
 
 
+@pytest.mark.parametrize(
+    ("answered", "accepted"), [("prefill", True), ("172.18.0.5", True), ("fd00::5", True), ("elsewhere", False)]
+)
+def test_a_p_known_by_name_may_answer_with_its_address_but_with_no_other_name(answered, accepted):
+    by_name = P.model_copy(update={"side_channel_host": "prefill"})
+    answer = json.dumps({"kv_transfer_params": {**GOOD, "remote_host": answered}}).encode()
+    assert isinstance(params.read_answer(answer, by_name), dict) is accepted
+
+
 @given(st.binary() | st.text().map(str.encode))
 def test_no_answer_raises(answer):
     assert isinstance(params.read_answer(answer, P), params.Refusal)
