@@ -23,7 +23,7 @@ _SHOWN_REASONS = 5
 def result_text(result: Result, terminal: Terminal) -> str:
     """Returns the comparison with its intervals, and the verdict."""
     plan = result.measured.plan
-    lines: list[str] = []
+    lines = [f"P's prefix cache is {plan.prefill_cache}", ""] if plan.prefill_cache else []
     whole = len(result.cells) <= WHOLE_CELLS
     for cell in result.cells:
         lines += [terminal.styled(str(cell.cell), "bold"), *_counts(cell.arms), ""]

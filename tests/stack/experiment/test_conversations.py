@@ -107,6 +107,7 @@ def test_a_run_from_the_first_turn_to_the_verdict(deployment, tmp_path):
     assert (saving.reuse.reused, saving.reuse.computed, saving.pull.computed) == (512, 128, 640)
     assert saving.lookups == {"hit": 24}
     text = result_text(result, Terminal())
+    assert text.startswith("P's prefix cache is off\n")
     for expected in (
         "Of prefill, reuse saved 600.0 ms (95% interval 600.0 to 600.0 ms) a turn; "
         "taking D's KV cache back cost 32.62 ms (95% interval 32.62 to 32.62 ms).",
