@@ -44,9 +44,15 @@ class EngineContext:
         links: Iterable[SpanContext] = (),
         events: Sequence[Event] = (),
         error: str | None = None,
+        lost: Sequence[str] = (),
     ) -> SpanContext | None:
-        """Writes a span of the carrier's request, under its leg unless ``parent`` says otherwise."""
-        common = {names.ATTR_MODE: carrier.mode, names.ATTR_REQUEST_ID: carrier.request_id}
+        """Writes a span of the carrier's request, under its leg unless ``parent`` says otherwise.
+
+        ``lost``: some of ``names.LOST_*``, what telemetry did not learn of it.
+        """
+        common: dict[str, Any] = {names.ATTR_MODE: carrier.mode, names.ATTR_REQUEST_ID: carrier.request_id}
+        if lost:
+            common[names.ATTR_INCOMPLETE] = list(lost)
         return self.writer.write(
             name,
             parent or carrier.parent(),
@@ -59,9 +65,16 @@ class EngineContext:
             error=error,
         )
 
-    def stamp_ns(self, carrier: Carrier) -> int:
-        """The carrier's stamp on this process's monotonic clock: when prefill finished (P), when D allocated (D)."""
-        return self.clock.monotonic(carrier.stamp_ns)
+    def stamp_ns(self, carrier: Carrier, otherwise_ns: int) -> int:
+        """The carrier's stamp on this process's monotonic clock: when prefill finished (P), when D allocated (D).
+
+        ``otherwise_ns`` where the sender could not take it; :meth:`lost_stamp` then says so on the span.
+        """
+        return self.clock.monotonic(carrier.stamp_ns) if carrier.stamp_ns else otherwise_ns
+
+    def lost_stamp(self, carrier: Carrier) -> tuple[str, ...]:
+        """What a span lacks that begins at the carrier's stamp."""
+        return () if carrier.stamp_ns else (names.LOST_START,)
 
     def takes_back(self, carrier: Carrier) -> bool:
         """Whether a transfer of the request in this engine is P's READ of what D kept (mode reuse)."""

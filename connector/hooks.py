@@ -42,7 +42,8 @@ class SchedulerHooks:
 
     A step in which nothing happens must cost next to nothing, and a look at an attribute is cheaper than a call: while
     ``unscheduled`` is empty :meth:`scheduled` does nothing and need not be called; so with ``carriers`` and
-    :meth:`attach`, and with ``before_first_token``, :meth:`output` and :meth:`step_ended`.
+    :meth:`attach`, with ``before_first_token`` and :meth:`step_ended`, and with both that and ``reading`` and
+    :meth:`output`.
     """
 
     def __init__(self, ledger: Ledger, story: RequestStory, mode: str, instance: str = "") -> None:
@@ -54,6 +55,7 @@ class SchedulerHooks:
         self.resting: dict[str, Carrier] = {}  # mode reuse: read, and not finished yet
         self.before_first_token: dict[str, Any] = {}
         self.unscheduled: set[str] = set()
+        self.reading: set[str] = set()  # mode reuse, on P: requests whose blocks a READ of what D kept fills
 
     @guarded
     def new_request(self, request: Any) -> None:
@@ -102,6 +104,8 @@ class SchedulerHooks:
             return  # P computes it all
         at_ns = now()
         self.carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
+        if not decodes:
+            self.reading.add(request.request_id)
         handler = self._story.decode_allocated if decodes else self._story.prefill_reads
         self.ledger.record(handler, at_ns, request.request_id, external_tokens)
 
@@ -153,7 +157,7 @@ class SchedulerHooks:
             return
         if (request.kv_transfer_params or {}).get("do_remote_decode"):
             self.unscheduled.discard(request.request_id)
-            self.ledger.record(self._story.prefill_finished, at_ns, request.request_id, error)
+            self.ledger.record(self._story.prefill_finished, at_ns, request.request_id, carrier, error, blocks_kept)
         if blocks_kept:
             self.carriers[request.request_id] = carrier.at(PROCESS_CLOCK.wall(at_ns))
 
@@ -161,7 +165,8 @@ class SchedulerHooks:
     def output(self, connector_output: Any) -> None:
         received = connector_output.finished_recving
         if received:
-            self.ledger.record(self._story.decode_known, now(), frozenset(received))
+            self.reading.difference_update(received)
+            self.ledger.record(self._story.received, now(), frozenset(received))
 
     @guarded
     def step_ended(self) -> None:
@@ -194,8 +199,9 @@ class WorkerHooks:
     def _start(self, metadata: Any, carriers: dict[str, Carrier]) -> None:
         at_ns = now()
         record = self.ledger.record
-        for request, sent in carriers.items():
-            carrier = sent if sent.stamp_ns else self._stamped(sent, at_ns)
+        for request, carrier in carriers.items():
+            if not carrier.stamp_ns:  # telemetry failed on the scheduler's side; the span will say what it lacks
+                self.ledger.losses.unmatched += 1
             registration = metadata.push_registrations.get(request)
             wanted = metadata.reqs_to_recv.get(request)
             if registration is not None:
@@ -208,11 +214,6 @@ class WorkerHooks:
                 record(self._story.offers.held, at_ns, request, carrier)
             if request in metadata.push_finished_blocks:
                 record(self._story.offers.finished, at_ns, request, carrier)
-
-    def _stamped(self, carrier: Carrier, at_ns: int) -> Carrier:
-        """A carrier whose stamp the scheduler could not take: the worker learned of it just now, and it is counted."""
-        self.ledger.losses.unmatched += 1
-        return carrier.at(PROCESS_CLOCK.wall(at_ns))
 
     def transfer_results(self, results: Any) -> None:
         """``results``: vLLM's ``KVConnectorTransferResults`` (since 0.32)."""

@@ -38,6 +38,11 @@ class Losses:
     evicted: int = 0
     unmatched: int = 0
 
+    @property
+    def untold(self) -> int:
+        """Facts that nobody was told of."""
+        return self.errors + self.dropped
+
 
 class Ledger:
     """The bounded queue of facts and the thread that drains it."""

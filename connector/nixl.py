@@ -165,7 +165,7 @@ class _Traced(TracedMetrics):
 
     def update_connector_output(self, connector_output: Any) -> None:
         super().update_connector_output(connector_output)  # type: ignore[misc]
-        if self.scheduler_hooks.before_first_token:
+        if self.scheduler_hooks.before_first_token or self.scheduler_hooks.reading:
             self.scheduler_hooks.output(connector_output)
 
     def take_events(self) -> Any:

@@ -33,6 +33,7 @@ class Registration:
     agent: str  # D's NIXL agent
     engine: str
     traceparent: str
+    known: bool = True  # False: the fact that it arrived was lost
 
     def span(self) -> SpanContext | None:
         """The context of D's ``kvpath.register``."""
@@ -57,6 +58,8 @@ class Held:
     """Blocks of one request. They are out of P's hands once as many transfers ended as were due."""
 
     carrier: Carrier | None  # its stamp is the instant prefill finished; None: the worker was not told yet
+    untold_before: int  # facts that this process had lost by then
+    since_ns: int = 0  # when the worker was told
     due: int = 0
     ended: int = 0
     decode_request: str = ""  # whose registration it met
@@ -76,10 +79,10 @@ class Offers:
     def __init__(self, context: EngineContext, rank: int) -> None:
         self._context = context
         self._rank = rank
-        self._finished: Waiting[str, Finished] = Waiting(context.losses)
-        self._registered: Waiting[str, Registration] = Waiting(context.losses)
+        self._finished: Waiting[str, Finished] = Waiting(context.losses, self._never_met)
+        self._registered: Waiting[str, Registration] = Waiting(context.losses)  # of a prefill that is not known
         self._met: Waiting[str, Meeting] = Waiting(context.losses)
-        self._held: Waiting[str, Held] = Waiting(context.losses)
+        self._held: Waiting[str, Held] = Waiting(context.losses, self._never_released)
         # With asynchronous scheduling a reader can be done before the worker learns that the prefill has finished.
         # What is not claimed in time was late instead: it came after the lease, or was never ours.
         self._early: Waiting[str, Held] = Waiting(context.losses, max_age_ns=EARLY_MAX_AGE_NS, counted_as="unmatched")
@@ -107,13 +110,24 @@ class Offers:
         elif self._met.get(request) is None:  # another rank of D may register the same request again
             self._registered.put(base_request_id(request), at_ns, arrival)
 
-    def meeting(self, decode_request: str) -> Meeting | None:
-        return self._met.get(decode_request)
+    def meeting(self, decode_request: str, agent: str) -> Meeting | None:
+        """The meeting that a WRITE to ``agent`` is for.
+
+        Nobody writes without a registration: if none is known of a prefill that is, the fact that it came was lost.
+        """
+        found = self._met.get(decode_request)
+        finished = None if found else self._finished.pop(base_request_id(decode_request))
+        if finished is not None:
+            traceparent = finished.carrier.traceparent  # of the same trace, which is all that its span id needs
+            unseen = Registration(finished.at_ns, decode_request, agent, "", traceparent, known=False)
+            found = Meeting(finished, unseen)
+            self._meet(found)
+        return found
 
     def held(self, at_ns: int, request: str, carrier: Carrier) -> None:
         """P keeps the blocks of ``request`` until they are taken or their lease ends."""
-        held = self._early.pop(request) or Held(carrier)
-        held.carrier = carrier
+        held = self._early.pop(request) or Held(carrier, self._context.losses.untold)
+        held.carrier, held.since_ns = carrier, at_ns
         if held.released_ns:
             self._release(held.released_ns, request, held)
         else:
@@ -140,7 +154,7 @@ class Offers:
     def _early_of(self, at_ns: int, request: str) -> Held:
         held = self._early.get(request)
         if held is None:
-            held = Held(None)
+            held = Held(None, self._context.losses.untold)
             self._early.put(request, at_ns, held)
         return held
 
@@ -157,26 +171,42 @@ class Offers:
         self._met.pop(held.decode_request)
         if not held.taken:
             self._finished.pop(base_request_id(request))
+        if held.taken:
+            self._held_span(at_ns, held, names.RELEASE_DONE)
+        elif self._context.losses.untold > held.untold_before:  # perhaps that somebody was done
+            self._held_span(at_ns, held, None, (names.LOST_REASON,))
+        else:
+            self._held_span(at_ns, held, names.RELEASE_LEASE_EXPIRED)
+
+    def _held_span(self, end_ns: int, held: Held, reason: str | None, lost: tuple[str, ...] = ()) -> None:
         if self._rank != 0:
             return  # every rank holds its share for the same time: one span and one observation a request
         carrier = held.carrier
         assert carrier is not None
-        reason = names.RELEASE_DONE if held.taken else names.RELEASE_LEASE_EXPIRED
-        finished_ns = self._context.stamp_ns(carrier)
+        finished_ns = self._context.stamp_ns(carrier, held.since_ns)
         # D keeps blocks for a next turn that may never come: that its time ends is no failure.
         expired = reason == names.RELEASE_LEASE_EXPIRED and not self._context.decodes
         self._context.span(
             names.SPAN_BLOCKS_HELD,
             carrier,
             finished_ns,
-            at_ns,
-            {names.ATTR_RANK: self._rank, names.ATTR_RELEASE_REASON: reason},
+            end_ns,
+            {names.ATTR_RANK: self._rank, **({names.ATTR_RELEASE_REASON: reason} if reason else {})},
             error=reason if expired else None,
+            lost=(*self._context.lost_stamp(carrier), *lost),
         )
-        seconds = (at_ns - finished_ns) / 1e9
-        self._context.samples.add(metrics.BLOCKS_HELD_SECONDS, seconds, carrier.mode, reason)
+        if reason is not None:
+            seconds = (end_ns - finished_ns) / 1e9
+            self._context.samples.add(metrics.BLOCKS_HELD_SECONDS, seconds, carrier.mode, reason)
         if expired:
             self._context.samples.add(metrics.LEASES_EXPIRED, 1, carrier.mode)
+
+    def _never_released(self, held: Held) -> None:
+        self._held_span(held.since_ns, held, None, (names.LOST_END,))
+
+    def _never_met(self, finished: Finished) -> None:
+        at_ns, attributes = finished.at_ns, {names.ATTR_RANK: self._rank}
+        self._context.span(names.SPAN_RENDEZVOUS, finished.carrier, at_ns, at_ns, attributes, lost=(names.LOST_END,))
 
     def _meet(self, meeting: Meeting) -> None:
         self._met.put(meeting.registration.request, meeting.met_ns, meeting)
@@ -184,6 +214,9 @@ class Offers:
         held = self._held.get(finished.request)
         if held is not None:
             held.decode_request = registration.request
+        if not registration.known:
+            self._never_met(finished)
+            return
         registration_last = registration.at_ns > finished.at_ns
         last = names.LAST_ARRIVAL_REGISTRATION if registration_last else names.LAST_ARRIVAL_PREFILL
         first_ns = min(finished.at_ns, registration.at_ns)

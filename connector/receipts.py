@@ -26,6 +26,7 @@ class Receipt:
     staged_ns: int
     peer_engine: str
     producers_pp: int
+    last_known_ns: int
     sent_ns: int = 0
     connected_ns: int = 0
     registered: bool = False
@@ -59,14 +60,14 @@ class Receipts:
         self._world_size = world_size
         self._agent = agent
         self._rank_of = rank_of
-        self._receipts: Waiting[str, Receipt] = Waiting(context.losses)
-        self._reads: Waiting[str, WantedRead] = Waiting(context.losses)
-        self._reads_by_peer: Waiting[str, WantedRead] = Waiting(context.losses)
+        self._receipts: Waiting[str, Receipt] = Waiting(context.losses, self._never_reported)
+        self._reads: Waiting[str, WantedRead] = Waiting(context.losses, self._read_never_reported)
+        self._reads_by_peer: dict[str, WantedRead] = {}  # the same
         self._to_register: list[Receipt] = []
 
     # --- push -------------------------------------------------------------------------------------------------
     def staged(self, at_ns: int, request: str, carrier: Carrier, peer_engine: str, producers_pp: int) -> None:
-        self._receipts.put(request, at_ns, Receipt(request, carrier, at_ns, peer_engine, producers_pp))
+        self._receipts.put(request, at_ns, Receipt(request, carrier, at_ns, peer_engine, producers_pp, at_ns))
 
     def sent(self, end_ns: int, request: str, connected_ns: int) -> None:
         """A registration left for one of P's ranks; ``connected_ns`` is when the connection to it was ready."""
@@ -74,7 +75,7 @@ class Receipts:
         if receipt is None:
             self._context.losses.unmatched += 1
             return
-        receipt.sent_ns = end_ns
+        receipt.sent_ns = receipt.last_known_ns = end_ns
         receipt.connected_ns = max(receipt.connected_ns, connected_ns)
         if receipt not in self._to_register:
             self._to_register.append(receipt)
@@ -92,6 +93,7 @@ class Receipts:
         receipt = self._receipts.get(request)
         if receipt is None:
             return
+        receipt.last_known_ns = at_ns
         receipt.expected = receipt.producers_pp * max(1, producer_world // self._world_size)
         attributes = {
             names.ATTR_PRODUCER_RANK: self._rank_of(agent),
@@ -108,7 +110,7 @@ class Receipts:
     def read_wanted(self, at_ns: int, request: str, carrier: Carrier, peer_engine: str, peer_request: str) -> None:
         wanted = WantedRead(request, carrier, at_ns, peer_engine, peer_request)
         self._reads.put(request, at_ns, wanted)
-        self._reads_by_peer.put(peer_request, at_ns, wanted)
+        self._reads_by_peer[peer_request] = wanted
 
     def read(self, peer_request: str) -> WantedRead | None:
         return self._reads_by_peer.get(peer_request)
@@ -119,26 +121,30 @@ class Receipts:
         for request in requests:
             receipt = self._receipts.pop(request)
             if receipt is not None:
-                self._await_span(at_ns, receipt, error)
+                self._close(at_ns, receipt, error=error)
+                if error is None:
+                    expected = receipt.expected
+                    self._context.samples.add(metrics.COMPLETIONS_EXPECTED, expected, receipt.carrier.mode)
             wanted = self._reads.pop(request)
             if wanted is not None:
-                self._reads_by_peer.pop(wanted.peer_request)
+                self._reads_by_peer.pop(wanted.peer_request, None)
                 if error is not None and not wanted.started:
-                    self._read_never_started(at_ns, wanted, error)
+                    self._read_span(at_ns, wanted, error=error)
+                    self._context.samples.add(metrics.TRANSFERS, 1, wanted.carrier.mode, names.OPERATION_READ, error)
 
     def idle(self, at_ns: int) -> None:
         for receipt in self._to_register:
             self._register(receipt, receipt.sent_ns, None)
         self._to_register.clear()
-        for waiting in (self._receipts, self._reads, self._reads_by_peer):
-            waiting.expire(at_ns)
+        self._receipts.expire(at_ns)
+        self._reads.expire(at_ns)
 
     def handshake_span(self, carrier: Carrier, start_ns: int, end_ns: int, peer_engine: str) -> None:
         attributes = {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: peer_engine}
         self._context.span(names.SPAN_HANDSHAKE, carrier, start_ns, end_ns, attributes)
         self._context.transfer_stage(carrier, "handshake", end_ns - start_ns)
 
-    def _register(self, receipt: Receipt, end_ns: int, error: str | None) -> None:
+    def _register(self, receipt: Receipt, end_ns: int, error: str | None, lost: tuple[str, ...] = ()) -> None:
         if receipt.registered:
             return
         receipt.registered = True
@@ -148,23 +154,33 @@ class Receipts:
         self._context.span(
             names.SPAN_REGISTER,
             receipt.carrier,
-            self._context.stamp_ns(receipt.carrier),
+            self._context.stamp_ns(receipt.carrier, receipt.staged_ns),
             end_ns,
             {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: receipt.peer_engine},
             span_id=leg and register_span_id(leg.trace_id, receipt.request, self._agent),
             error=error,
+            lost=(*self._context.lost_stamp(receipt.carrier), *lost),
         )
-        if error is None:
+        if error is None and not lost:
             self._context.samples.add(metrics.REGISTRATIONS, 1, "sent")
 
-    def _await_span(self, at_ns: int, receipt: Receipt, error: str | None) -> None:
+    def _close(self, end_ns: int, receipt: Receipt, *, error: str | None = None, lost: tuple[str, ...] = ()) -> None:
         if receipt.sent_ns:
             self._register(receipt, receipt.sent_ns, None)
+        elif error is None:  # that it was sent is not known
+            self._register(receipt, receipt.staged_ns, None, (names.LOST_END,))
+            lost = (names.LOST_START, *lost)
+        self._await_span(end_ns, receipt, error, lost)
+
+    def _never_reported(self, receipt: Receipt) -> None:
+        self._close(receipt.last_known_ns, receipt, lost=(names.LOST_END,))
+
+    def _await_span(self, end_ns: int, receipt: Receipt, error: str | None, lost: tuple[str, ...]) -> None:
         self._context.span(
             names.SPAN_AWAIT,
             receipt.carrier,
             receipt.sent_ns or receipt.staged_ns,
-            at_ns,
+            end_ns,
             {
                 names.ATTR_RANK: self._rank,
                 names.ATTR_PEER_ENGINE_ID: receipt.peer_engine,
@@ -174,17 +190,24 @@ class Receipts:
             links=receipt.links,
             events=receipt.completions,
             error=error,
+            lost=lost,
         )
-        if error is None:
-            self._context.samples.add(metrics.COMPLETIONS_EXPECTED, receipt.expected, receipt.carrier.mode)
 
-    def _read_never_started(self, at_ns: int, wanted: WantedRead, error: str) -> None:
+    def _read_never_reported(self, wanted: WantedRead) -> None:
+        self._reads_by_peer.pop(wanted.peer_request, None)
+        if not wanted.started:  # else the transfer says what became of it
+            self._read_span(wanted.wanted_ns, wanted, lost=(names.LOST_END,))
+
+    def _read_span(
+        self, end_ns: int, wanted: WantedRead, *, error: str | None = None, lost: tuple[str, ...] = ()
+    ) -> None:
+        """A READ that was never prepared."""
         self._context.span(
             names.SPAN_READ,
             wanted.carrier,
-            self._context.stamp_ns(wanted.carrier),
-            at_ns,
+            self._context.stamp_ns(wanted.carrier, wanted.wanted_ns),
+            end_ns,
             {names.ATTR_RANK: self._rank, names.ATTR_PEER_ENGINE_ID: wanted.peer_name},
             error=error,
+            lost=(*self._context.lost_stamp(wanted.carrier), *lost),
         )
-        self._context.samples.add(metrics.TRANSFERS, 1, wanted.carrier.mode, names.OPERATION_READ, error)

@@ -18,13 +18,16 @@ from connector.waiting import Waiting
 @dataclass(slots=True)
 class PrefillRequest:
     carrier: Carrier
+    request: str
     received_ns: int
     prompt_tokens: int
     offer: Offer | None = None  # mode reuse: of D's kept blocks
     reads_ns: int = 0  # mode reuse: blocks allocated for a read from D
     external_tokens: int = 0  # that are read from D
+    reading: bool = False
     scheduled_ns: int = 0
     cached_tokens: int = 0  # whose KV was there when first scheduled
+    aborted_ns: int = 0  # before its end, and what it read was not all there
 
 
 @dataclass(slots=True)
@@ -35,12 +38,15 @@ class DecodeRequest:
 
 
 class RequestStory:
-    """Turns scheduler facts into ``kvpath.prefill.*`` and ``kvpath.first_step``."""
+    """Turns scheduler facts into ``kvpath.prefill.*`` and ``kvpath.first_step``.
+
+    Of an aborted prefill ``kvpath.blocks.held`` is told here as well: the worker never hears of its blocks.
+    """
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._prefills: Waiting[str, PrefillRequest] = Waiting(context.losses)
-        self._decodes: Waiting[str, DecodeRequest] = Waiting(context.losses)
+        self._prefills: Waiting[str, PrefillRequest] = Waiting(context.losses, self._prefill_forgotten)
+        self._decodes: Waiting[str, DecodeRequest] = Waiting(context.losses, self._decode_forgotten)
 
     # --- P ----------------------------------------------------------------------------------------------------
     def prefill_received(
@@ -48,7 +54,7 @@ class RequestStory:
     ) -> None:
         """``arrival_wall_s``: vLLM's own arrival time in its API server, Unix seconds, before the queue to the core."""
         arrival_ns = self._context.clock.monotonic(int(arrival_wall_s * 1e9))
-        self._prefills.put(request, at_ns, PrefillRequest(carrier, min(arrival_ns, at_ns), prompt_tokens))
+        self._prefills.put(request, at_ns, PrefillRequest(carrier, request, min(arrival_ns, at_ns), prompt_tokens))
 
     def prefill_offered(self, at_ns: int, request: str, offer: Offer) -> None:
         """Mode reuse: the router offered blocks that D kept, and this became of it."""
@@ -61,7 +67,7 @@ class RequestStory:
         prefill = self._prefills.get(request)
         if prefill is None:
             return
-        prefill.reads_ns, prefill.external_tokens = at_ns, external_tokens
+        prefill.reads_ns, prefill.external_tokens, prefill.reading = at_ns, external_tokens, True
         self._queue_span(prefill, at_ns, None)
 
     def prefill_scheduled(self, at_ns: int, request: str, cached_tokens: int) -> None:
@@ -69,40 +75,90 @@ class RequestStory:
         prefill = self._prefills.get(request)
         if prefill is None or prefill.scheduled_ns:
             return  # not a disaggregated request, or rescheduled after a preemption
-        prefill.scheduled_ns, prefill.cached_tokens = at_ns, cached_tokens
+        prefill.scheduled_ns, prefill.cached_tokens, prefill.reading = at_ns, cached_tokens, False
         prefill.external_tokens = min(prefill.external_tokens, cached_tokens)  # 0 when the read failed
         if not prefill.reads_ns:
             self._queue_span(prefill, at_ns, None)
         if prefill.carrier.mode == names.MODE_REUSE:
             self._count_tokens(prefill)
 
-    def prefill_finished(self, at_ns: int, request: str, error: str | None) -> None:
+    def prefill_finished(
+        self, at_ns: int, request: str, carrier: Carrier, error: str | None, blocks_kept: bool
+    ) -> None:
+        """The request ended on P. Of blocks that are kept, because they are offered, the worker tells from now on."""
         prefill = self._prefills.pop(request)
         if prefill is None:
             self._context.losses.unmatched += 1
+            self._context.span(names.SPAN_PREFILL_COMPUTE, carrier, at_ns, at_ns, error=error, lost=(names.LOST_START,))
             return
-        if not prefill.scheduled_ns:
-            if not prefill.reads_ns:
-                self._queue_span(prefill, at_ns, error or "never_scheduled")
-            return
+        if prefill.scheduled_ns:
+            self._compute_span(prefill, prefill.scheduled_ns, at_ns, error)
+        elif error is None:  # nothing is computed without being scheduled
+            self._context.losses.unmatched += 1
+            self._forgotten_queue(prefill)
+            self._compute_span(prefill, at_ns, at_ns, None, (names.LOST_START,))
+        elif not prefill.reads_ns:
+            self._queue_span(prefill, at_ns, error)
+            return  # it never had blocks
+        if error is not None and not blocks_kept:
+            self._aborted(at_ns, prefill)
+
+    def _aborted(self, at_ns: int, prefill: PrefillRequest) -> None:
+        """P frees at once what it does not offer, unless a READ is still filling it."""
+        prefill.aborted_ns = at_ns
+        if prefill.reading:
+            self._prefills.put(prefill.request, at_ns, prefill)
+        else:
+            self._freed(at_ns, prefill)
+
+    def _freed(self, at_ns: int, prefill: PrefillRequest, lost: tuple[str, ...] = ()) -> None:
+        reason, since_ns = names.RELEASE_ABORTED, prefill.aborted_ns
+        attributes = {names.ATTR_RELEASE_REASON: reason}
+        self._context.span(names.SPAN_BLOCKS_HELD, prefill.carrier, since_ns, at_ns, attributes, lost=lost)
+        if not lost:
+            seconds = (at_ns - since_ns) / 1e9
+            self._context.samples.add(metrics.BLOCKS_HELD_SECONDS, seconds, prefill.carrier.mode, reason)
+
+    def _prefill_forgotten(self, prefill: PrefillRequest) -> None:
+        if prefill.aborted_ns:
+            self._freed(prefill.aborted_ns, prefill, (names.LOST_END,))
+        elif prefill.scheduled_ns:
+            since_ns = prefill.scheduled_ns
+            self._compute_span(prefill, since_ns, since_ns, None, (names.LOST_END,))
+        else:
+            self._forgotten_queue(prefill)
+
+    def _forgotten_queue(self, prefill: PrefillRequest) -> None:
+        if not prefill.reads_ns:  # else its queue is written, and what came of the READ is the worker's to tell
+            self._queue_span(prefill, prefill.received_ns, None, (names.LOST_END,))
+
+    def _compute_span(
+        self,
+        prefill: PrefillRequest,
+        start_ns: int,
+        end_ns: int,
+        error: str | None,
+        lost: tuple[str, ...] = (),
+    ) -> None:
         parent = prefill.carrier.parent()
+        attributes = {names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens}
+        if prefill.scheduled_ns:
+            attributes[names.ATTR_CACHED_TOKENS] = prefill.cached_tokens
+            attributes[names.ATTR_EXTERNAL_TOKENS] = prefill.external_tokens
         self._context.span(
             names.SPAN_PREFILL_COMPUTE,
             prefill.carrier,
-            prefill.scheduled_ns,
-            at_ns,
-            {
-                names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens,
-                names.ATTR_CACHED_TOKENS: prefill.cached_tokens,
-                names.ATTR_EXTERNAL_TOKENS: prefill.external_tokens,
-            },
-            span_id=parent and compute_span_id(parent.trace_id, self._context.engine_id, request),
+            start_ns,
+            end_ns,
+            attributes,
+            span_id=parent and compute_span_id(parent.trace_id, self._context.engine_id, prefill.request),
             error=error,
+            lost=lost,
         )
-        if error is None:
-            self._context.stage(prefill.carrier, "prefill", at_ns - prefill.scheduled_ns)
+        if error is None and not lost:
+            self._context.stage(prefill.carrier, "prefill", end_ns - start_ns)
 
-    def _queue_span(self, prefill: PrefillRequest, end_ns: int, error: str | None) -> None:
+    def _queue_span(self, prefill: PrefillRequest, end_ns: int, error: str | None, lost: tuple[str, ...] = ()) -> None:
         self._context.span(
             names.SPAN_PREFILL_QUEUE,
             prefill.carrier,
@@ -110,8 +166,10 @@ class RequestStory:
             end_ns,
             {names.ATTR_PROMPT_TOKENS: prefill.prompt_tokens, **_reuse_attributes(prefill)},
             error=error,
+            lost=lost,
         )
-        self._context.stage(prefill.carrier, "prefill_queue", end_ns - prefill.received_ns)
+        if not lost:
+            self._context.stage(prefill.carrier, "prefill_queue", end_ns - prefill.received_ns)
 
     def _count_tokens(self, prefill: PrefillRequest) -> None:
         samples, recomputed = self._context.samples, prefill.prompt_tokens - prefill.cached_tokens
@@ -136,32 +194,45 @@ class RequestStory:
         if external_tokens == 0:
             decode.known_ns = at_ns  # D's own prefix cache has it all: nothing to wait for
 
-    def decode_known(self, at_ns: int, requests: frozenset[str]) -> None:
-        """D's scheduler learned that the KV of ``requests`` is complete."""
+    def received(self, at_ns: int, requests: frozenset[str]) -> None:
+        """The scheduler learned that what ``requests`` had to receive is there (or failed): on D, and on P in reuse."""
         for request in requests:
-            decode = self._decodes.get(request)
+            decode, prefill = self._decodes.get(request), self._prefills.get(request)
             if decode is not None:
                 decode.known_ns = at_ns
+            if prefill is not None:
+                prefill.reading = False
+                if prefill.aborted_ns:
+                    self._prefills.pop(request)
+                    self._freed(at_ns, prefill)
 
     def decode_first_token(self, at_ns: int, request: str) -> None:
         decode = self._decodes.pop(request)
         if decode is None or not decode.known_ns:
             self._context.losses.unmatched += 1
+        if decode is None:
             return
-        self._context.span(
-            names.SPAN_FIRST_STEP,
-            decode.carrier,
-            decode.known_ns,
-            at_ns,
-            {names.ATTR_EXTERNAL_TOKENS: decode.external_tokens},
-        )
-        self._context.stage(decode.carrier, "first_step", at_ns - decode.known_ns)
+        if decode.known_ns:
+            self._first_step_span(decode, decode.known_ns, at_ns)
+            self._context.stage(decode.carrier, "first_step", at_ns - decode.known_ns)
+        else:
+            self._first_step_span(decode, at_ns, at_ns, lost=(names.LOST_START,))
 
     def decode_finished(self, at_ns: int, request: str, error: str | None) -> None:
         """The request ended on D; if its first token never left, the span says why."""
         decode = self._decodes.pop(request)
         if decode is not None and decode.known_ns:
-            self._context.span(names.SPAN_FIRST_STEP, decode.carrier, decode.known_ns, at_ns, error=error or "no_token")
+            self._first_step_span(decode, decode.known_ns, at_ns, error=error or "no_token")
+
+    def _decode_forgotten(self, decode: DecodeRequest) -> None:
+        if decode.known_ns:  # else it waits for its KV, which is the worker's to tell
+            self._first_step_span(decode, decode.known_ns, decode.known_ns, lost=(names.LOST_END,))
+
+    def _first_step_span(
+        self, decode: DecodeRequest, start_ns: int, end_ns: int, *, error: str | None = None, lost: tuple[str, ...] = ()
+    ) -> None:
+        tokens = {names.ATTR_EXTERNAL_TOKENS: decode.external_tokens}
+        self._context.span(names.SPAN_FIRST_STEP, decode.carrier, start_ns, end_ns, tokens, error=error, lost=lost)
 
     def idle(self, at_ns: int) -> None:
         self._prefills.expire(at_ns)

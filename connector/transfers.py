@@ -34,6 +34,7 @@ class Subject:
     links: tuple[SpanContext, ...]
     span_id: int | None
     attributes: dict[str, Any]
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -48,13 +49,17 @@ class Transfer:
     poll_gap_ns: int = 0
     total_bytes: int = 0
 
+    @property
+    def last_known_ns(self) -> int:
+        return max(self.prepared_ns, self.posted_ns, self.ended_ns)
+
 
 class TransferBook:
     """Transfers in flight, by handle."""
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context
-        self._open: Waiting[int, Transfer] = Waiting(context.losses)
+        self._open: Waiting[int, Transfer] = Waiting(context.losses, self._never_ended)
         self._unmeasured: dict[int, int] = {}  # handle -> when it was seen to have ended
 
     def prepared(
@@ -104,7 +109,7 @@ class TransferBook:
             del self._unmeasured[handle]
             transfer = self._open.get(handle)
             if transfer is not None:
-                self._close(handle, transfer.ended_ns, None)
+                self._close(handle, transfer.ended_ns, None, (names.LOST_SIZE,))
         self._open.expire(at_ns)
 
     def _find(self, handle: int) -> Transfer | None:
@@ -113,12 +118,19 @@ class TransferBook:
             self._context.losses.unmatched += 1
         return transfer
 
-    def _close(self, handle: int, end_ns: int, error: str | None) -> None:
+    def _close(self, handle: int, end_ns: int, error: str | None, lost: tuple[str, ...] = ()) -> None:
         transfer = self._open.pop(handle)
         assert transfer is not None
         runs = contiguous_runs(transfer.local_ids, transfer.remote_ids)
         self._count(transfer, end_ns, runs, error)
-        self._write_spans(transfer, end_ns, runs, error)
+        if error is None and not transfer.posted_ns:
+            lost = (*lost, names.LOST_POST)
+        self._write_spans(transfer, end_ns, runs, error, lost)
+
+    def _never_ended(self, transfer: Transfer) -> None:
+        runs = contiguous_runs(transfer.local_ids, transfer.remote_ids)
+        lost = (names.LOST_END,) if transfer.total_bytes else (names.LOST_END, names.LOST_SIZE)
+        self._write_spans(transfer, transfer.last_known_ns, runs, None, lost)
 
     def _count(self, transfer: Transfer, end_ns: int, runs: int, error: str | None) -> None:
         carrier, samples = transfer.subject.carrier, self._context.samples
@@ -131,19 +143,23 @@ class TransferBook:
         samples.add(metrics.RUNS, runs, *labels)
         samples.add(metrics.TRANSFER_SECONDS, (end_ns - transfer.prepared_ns) / 1e9, *labels)
         self._context.transfer_stage(carrier, "prepare", transfer.prepared_ns - transfer.subject.ready_ns)
-        self._context.transfer_stage(carrier, "submit", transfer.posted_ns - transfer.prepared_ns)
-        self._context.transfer_stage(carrier, "flight", end_ns - transfer.posted_ns)
+        if transfer.posted_ns:
+            self._context.transfer_stage(carrier, "submit", transfer.posted_ns - transfer.prepared_ns)
+            self._context.transfer_stage(carrier, "flight", end_ns - transfer.posted_ns)
 
-    def _write_spans(self, transfer: Transfer, end_ns: int, runs: int, error: str | None) -> None:
+    def _write_spans(
+        self, transfer: Transfer, end_ns: int, runs: int, error: str | None, lost: tuple[str, ...]
+    ) -> None:
         subject = transfer.subject
         attributes = {
             **subject.attributes,
             names.ATTR_OPERATION: transfer.operation,
-            names.ATTR_BYTES: transfer.total_bytes,
             names.ATTR_DESCRIPTORS: len(transfer.local_ids),
             names.ATTR_RUNS: runs,
         }
-        if error is None and end_ns > transfer.prepared_ns:
+        if names.LOST_SIZE not in lost:
+            attributes[names.ATTR_BYTES] = transfer.total_bytes
+        if error is None and not lost and end_ns > transfer.prepared_ns:
             attributes[names.ATTR_RATE] = transfer.total_bytes / (end_ns - transfer.prepared_ns)
         parent = self._context.span(
             subject.span_name,
@@ -154,15 +170,21 @@ class TransferBook:
             span_id=subject.span_id,
             links=subject.links,
             error=error,
+            lost=(*subject.lost, *lost),
         )
-        if parent is None:
-            return
+        if parent is not None:
+            self._write_parts(transfer, parent, None if names.LOST_END in lost else end_ns)
+
+    def _write_parts(self, transfer: Transfer, parent: SpanContext, end_ns: int | None) -> None:
+        """``end_ns`` is ``None`` when it is not known."""
+        subject = transfer.subject
         rank = {key: subject.attributes[key] for key in (names.ATTR_RANK,) if key in subject.attributes}
         parts = [(names.SUFFIX_PREPARE, subject.ready_ns, transfer.prepared_ns, rank)]
         if transfer.posted_ns:
-            gap = {**rank, names.ATTR_POLL_GAP: transfer.poll_gap_ns}
             # From the end of preparation, not from the post call: what comes between holds the transfer up as well.
             parts.append((names.SUFFIX_SUBMIT, transfer.prepared_ns, transfer.posted_ns, rank))
+        if transfer.posted_ns and end_ns is not None:
+            gap = {**rank, names.ATTR_POLL_GAP: transfer.poll_gap_ns}
             parts.append((names.SUFFIX_FLIGHT, transfer.posted_ns, end_ns, gap))
         for suffix, start_ns, part_end_ns, extra in parts:
             self._context.span(subject.span_name + suffix, subject.carrier, start_ns, part_end_ns, extra, parent=parent)

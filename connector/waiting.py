@@ -1,11 +1,12 @@
 """A dictionary of things that wait for the rest of their story, bounded in number and age.
 
 Owned by the drain thread; ages are on the monotonic clock. What is thrown out is counted, as evicted unless said
-otherwise.
+otherwise, and handed to whoever can still say something about it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Generic, Literal, TypeVar
 
 from connector.ledger import Losses
@@ -23,11 +24,14 @@ class Waiting(Generic[K, V]):
     def __init__(
         self,
         losses: Losses,
+        on_evicted: Callable[[V], None] | None = None,
+        *,
         max_entries: int = DEFAULT_MAX_ENTRIES,
         max_age_ns: int = DEFAULT_MAX_AGE_NS,
         counted_as: Literal["evicted", "unmatched"] = "evicted",
     ) -> None:
         self._losses = losses
+        self._on_evicted = on_evicted
         self._counted_as = counted_as
         self._max_entries = max_entries
         self._max_age_ns = max_age_ns
@@ -59,5 +63,7 @@ class Waiting(Generic[K, V]):
             self._evict(key)
 
     def _evict(self, key: K) -> None:
-        del self._entries[key]
+        _, value = self._entries.pop(key)
         setattr(self._losses, self._counted_as, getattr(self._losses, self._counted_as) + 1)
+        if self._on_evicted is not None:
+            self._on_evicted(value)

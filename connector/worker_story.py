@@ -134,7 +134,7 @@ class WorkerStory:
         return self._read_subject(request, peer_agent)
 
     def _write_subject(self, decode_request: str, peer_agent: str) -> Subject | None:
-        meeting = self.offers.meeting(decode_request)
+        meeting = self.offers.meeting(decode_request, peer_agent)
         if meeting is None:
             return None
         carrier, registration = meeting.finished.carrier, meeting.registration
@@ -151,6 +151,7 @@ class WorkerStory:
                 **self._ends(registration.engine, peer_agent),
                 names.ATTR_PREFILL_REQUEST: meeting.finished.request,
             },
+            lost=() if registration.known else (names.LOST_START,),
         )
 
     def _read_subject(self, peer_request: str, peer_agent: str) -> Subject | None:
@@ -159,7 +160,7 @@ class WorkerStory:
             return None
         wanted.started = True
         carrier, leg = wanted.carrier, wanted.carrier.parent()
-        allocated_ns = self._context.stamp_ns(carrier)
+        allocated_ns = self._context.stamp_ns(carrier, wanted.wanted_ns)
         handshake_end_ns = self._ready(carrier, wanted.wanted_ns, peer_agent, wanted.peer_name)
         takes_back = self._context.takes_back(carrier)  # then the KV was made in an earlier turn's trace
         link = leg and sibling(leg, compute_span_id(leg.trace_id, wanted.peer_engine, peer_request))
@@ -174,6 +175,7 @@ class WorkerStory:
                 **self._ends(wanted.peer_name, peer_agent),
                 names.ATTR_PREFILL_REQUEST: wanted.request if takes_back else peer_request,
             },
+            lost=self._context.lost_stamp(carrier),
         )
 
     def _ready(self, carrier: Any, since_ns: int, peer_agent: str, peer_engine: str) -> int:
@@ -207,6 +209,7 @@ class WorkerStory:
                 span_id=subject.span_id,
                 links=subject.links,
                 error=error,
+                lost=subject.lost,
             )
             self._context.samples.add(metrics.TRANSFERS, 1, subject.carrier.mode, operation, error)
 

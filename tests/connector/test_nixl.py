@@ -107,9 +107,23 @@ def test_upstreams_answers_are_unchanged(
     assert telemetry.errors == before
     assert traced.scheduler_hooks.carriers == {}, "nothing is kept of a request that has ended"
     assert traced.scheduler_hooks.before_first_token == {}
-    assert traced.scheduler_hooks.unscheduled == set()
+    assert traced.scheduler_hooks.unscheduled == traced.scheduler_hooks.reading == set()
     for connector in (traced, bare):
         connector.shutdown()
+
+
+@pytest.mark.parametrize("mode", ["push", "pull"])
+def test_an_aborted_prefill_gives_its_blocks_back_at_once(
+    telemetry: EngineTelemetry, small_model: str, mode: str
+) -> None:
+    traced = scheduler(small_model, f"P{mode[1:]}Connector", "kv_producer", traced=True)
+    before = {span.context.span_id for span in telemetry.spans(RID)}
+    drive(traced, "prefill", mode, "FINISHED_ABORTED")
+    made = [span for span in telemetry.spans(RID) if span.context.span_id not in before]
+    (held,) = [span for span in made if span.name == names.SPAN_BLOCKS_HELD]
+    assert (held.attributes or {})[names.ATTR_RELEASE_REASON] == names.RELEASE_ABORTED
+    assert held.start_time == held.end_time
+    traced.shutdown()
 
 
 def test_registrations_and_metadata_carry_the_trace(telemetry: EngineTelemetry, small_model: str) -> None:

@@ -33,6 +33,11 @@ def receive(engine: Engine, story: RequestStory, carrier: Carrier = P) -> None:
     story.prefill_received(START, "p-1", carrier, arrival_s(engine, START - 5 * MS), 128)
 
 
+def finish(story: RequestStory, at_ns: int, error: str | None = None, carrier: Carrier = P) -> None:
+    """As upstream does it: the blocks of what failed are not kept."""
+    story.prefill_finished(at_ns, "p-1", carrier, error, error is None)
+
+
 def attributes(span: Any) -> dict[str, Any]:
     return dict(span.attributes)
 
@@ -40,7 +45,7 @@ def attributes(span: Any) -> dict[str, Any]:
 def test_a_prefill_is_queue_then_compute(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
     story.prefill_scheduled(START + 10 * MS, "p-1", 0)
-    story.prefill_finished(START + 40 * MS, "p-1", None)
+    finish(story, START + 40 * MS)
     queue, compute = engine.span(names.SPAN_PREFILL_QUEUE), engine.span(names.SPAN_PREFILL_COMPUTE)
     assert queue.start_time == pytest.approx(engine.at(START - 5 * MS), abs=1_000)  # vLLM's time is a float
     assert queue.end_time == compute.start_time == engine.at(START + 10 * MS)
@@ -66,7 +71,7 @@ def test_a_preempted_prefill_counts_from_its_first_scheduling(engine: Engine, st
     receive(engine, story)
     story.prefill_scheduled(START + 10 * MS, "p-1", 0)
     story.prefill_scheduled(START + 20 * MS, "p-1", 0)
-    story.prefill_finished(START + 40 * MS, "p-1", None)
+    finish(story, START + 40 * MS)
     assert engine.span(names.SPAN_PREFILL_COMPUTE).start_time == engine.at(START + 10 * MS)
     assert len(engine.spans(names.SPAN_PREFILL_QUEUE)) == 1
 
@@ -81,7 +86,7 @@ def test_a_turn_that_takes_kv_back_queues_until_its_read_and_computes_after_it(
     story.prefill_offered(START, "p-1", Offer(names.REUSE_HIT, 100, 96))
     story.prefill_reads(START + 10 * MS, "p-1", 96)
     story.prefill_scheduled(START + 25 * MS, "p-1", 96)
-    story.prefill_finished(START + 40 * MS, "p-1", None)
+    finish(story, START + 40 * MS)
     queue, compute = engine.span(names.SPAN_PREFILL_QUEUE), engine.span(names.SPAN_PREFILL_COMPUTE)
     assert queue.end_time == engine.at(START + 10 * MS)
     assert (compute.start_time, compute.end_time) == (engine.at(START + 25 * MS), engine.at(START + 40 * MS))
@@ -116,7 +121,7 @@ def test_a_read_that_failed_leaves_all_of_it_to_p(engine: Engine, story: Request
     receive(engine, story, REUSE)
     story.prefill_reads(START + 10 * MS, "p-1", 96)
     story.prefill_scheduled(START + 25 * MS, "p-1", 0)
-    story.prefill_finished(START + 40 * MS, "p-1", None)
+    finish(story, START + 40 * MS)
     assert len(engine.spans(names.SPAN_PREFILL_QUEUE)) == 1
     assert attributes(engine.span(names.SPAN_PREFILL_COMPUTE))[names.ATTR_EXTERNAL_TOKENS] == 0
     assert engine.samples(metrics.REUSE_TOKENS) == [[128, "recomputed"]]
@@ -125,9 +130,34 @@ def test_a_read_that_failed_leaves_all_of_it_to_p(engine: Engine, story: Request
 def test_an_abort_during_the_read_leaves_the_queue_as_it_was(engine: Engine, story: RequestStory) -> None:
     receive(engine, story, REUSE)
     story.prefill_reads(START + 10 * MS, "p-1", 96)
-    story.prefill_finished(START + 12 * MS, "p-1", "finished_aborted")
+    finish(story, START + 12 * MS, "finished_aborted")
     (queue,) = engine.spans()
     assert queue.status.status_code is StatusCode.UNSET
+
+
+def test_blocks_that_a_read_fills_are_freed_when_it_has_ended(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story, REUSE)
+    story.prefill_reads(START + 10 * MS, "p-1", 96)
+    finish(story, START + 12 * MS, "finished_aborted")
+    story.received(START + 30 * MS, frozenset({"p-1"}))
+    held = engine.span(names.SPAN_BLOCKS_HELD)
+    assert (held.start_time, held.end_time) == (engine.at(START + 12 * MS), engine.at(START + 30 * MS))
+    assert attributes(held)[names.ATTR_RELEASE_REASON] == names.RELEASE_ABORTED
+    assert engine.samples(metrics.BLOCKS_HELD_SECONDS) == [[0.018, "reuse", "aborted"]]
+    assert len(story._prefills) == 0
+
+
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_blocks_that_a_read_has_filled_are_freed_at_once(engine: Engine, story: RequestStory, scheduled: bool) -> None:
+    receive(engine, story, REUSE)
+    story.prefill_reads(START + 10 * MS, "p-1", 96)
+    if scheduled:
+        story.prefill_scheduled(START + 11 * MS, "p-1", 96)
+    else:
+        story.received(START + 11 * MS, frozenset({"p-1"}))
+    finish(story, START + 12 * MS, "finished_aborted")
+    held = engine.span(names.SPAN_BLOCKS_HELD)
+    assert held.start_time == held.end_time == engine.at(START + 12 * MS)
 
 
 def test_only_reuse_counts_what_is_reused(engine: Engine, story: RequestStory) -> None:
@@ -138,28 +168,71 @@ def test_only_reuse_counts_what_is_reused(engine: Engine, story: RequestStory) -
 
 def test_an_abort_before_scheduling_fails_the_queue(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
-    story.prefill_finished(START + 7 * MS, "p-1", "finished_aborted")
+    finish(story, START + 7 * MS, "finished_aborted")
     (queue,) = engine.spans()
     assert queue.name == names.SPAN_PREFILL_QUEUE
     assert queue.end_time == engine.at(START + 7 * MS)
     assert queue.status.status_code is StatusCode.ERROR
     assert attributes(queue)[names.ATTR_ERROR_TYPE] == "finished_aborted"
+    assert engine.samples(metrics.BLOCKS_HELD_SECONDS) == [], "it never had blocks"
 
 
-def test_a_prefill_that_ends_unscheduled_without_an_error_is_still_one(engine: Engine, story: RequestStory) -> None:
+def test_a_prefill_that_was_scheduled_unseen_lacks_that_instant_twice(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
-    story.prefill_finished(START, "p-1", None)
-    assert attributes(engine.span(names.SPAN_PREFILL_QUEUE))[names.ATTR_ERROR_TYPE] == "never_scheduled"
+    finish(story, START + 40 * MS)
+    queue, compute = engine.span(names.SPAN_PREFILL_QUEUE), engine.span(names.SPAN_PREFILL_COMPUTE)
+    assert attributes(queue)[names.ATTR_INCOMPLETE] == (names.LOST_END,)
+    assert attributes(compute)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
+    assert queue.start_time == queue.end_time
+    assert compute.start_time == compute.end_time == engine.at(START + 40 * MS)
+    assert compute.context.span_id == compute_span_id(TRACE_ID, "engine-0", "p-1"), "D's READ links to it"
+    assert names.ATTR_CACHED_TOKENS not in attributes(compute)
+    assert engine.samples(metrics.STAGE_SECONDS) == []
+    assert engine.ledger.losses.unmatched == 1
+
+
+def test_a_read_back_that_was_scheduled_unseen_has_its_queue_already(engine: Engine, story: RequestStory) -> None:
+    receive(engine, story, REUSE)
+    story.prefill_reads(START + 10 * MS, "p-1", 96)
+    finish(story, START + 40 * MS)
+    assert names.ATTR_INCOMPLETE not in attributes(engine.span(names.SPAN_PREFILL_QUEUE))
+    assert attributes(engine.span(names.SPAN_PREFILL_COMPUTE))[names.ATTR_INCOMPLETE] == (names.LOST_START,)
+
+
+def test_a_prefill_that_was_received_unseen_still_has_an_end(engine: Engine, story: RequestStory) -> None:
+    finish(story, START, "finished_error")
+    (compute,) = engine.spans()
+    assert compute.name == names.SPAN_PREFILL_COMPUTE
+    assert compute.parent.span_id == PREFILL_LEG
+    assert attributes(compute)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
+    assert attributes(compute)[names.ATTR_ERROR_TYPE] == "finished_error"
+    assert engine.ledger.losses.unmatched == 1
 
 
 def test_an_abort_while_computing_fails_compute_and_no_metric(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
     story.prefill_scheduled(START + 10 * MS, "p-1", 0)
-    story.prefill_finished(START + 20 * MS, "p-1", "finished_aborted")
+    finish(story, START + 20 * MS, "finished_aborted")
     compute = engine.span(names.SPAN_PREFILL_COMPUTE)
     assert compute.status.status_code is StatusCode.ERROR
     assert attributes(compute)[names.ATTR_ERROR_TYPE] == "finished_aborted"
     assert [sample[2] for sample in engine.samples(metrics.STAGE_SECONDS)] == ["prefill_queue"]
+    held = engine.span(names.SPAN_BLOCKS_HELD)
+    assert held.parent.span_id == PREFILL_LEG
+    assert held.start_time == held.end_time == engine.at(START + 20 * MS)
+    assert attributes(held)[names.ATTR_RELEASE_REASON] == names.RELEASE_ABORTED
+    assert held.status.status_code is StatusCode.UNSET, "the failure is the prefill's"
+    assert engine.samples(metrics.BLOCKS_HELD_SECONDS) == [[0.0, "push", "aborted"]]
+
+
+@pytest.mark.parametrize(("error", "kept"), [(None, True), (None, False), ("finished_aborted", True)])
+def test_only_blocks_of_a_failed_prefill_that_are_not_kept_are_freed_here(
+    engine: Engine, story: RequestStory, error: str | None, kept: bool
+) -> None:
+    receive(engine, story)
+    story.prefill_scheduled(START + 10 * MS, "p-1", 0)
+    story.prefill_finished(START + 20 * MS, "p-1", P, error, kept)
+    assert engine.spans(names.SPAN_BLOCKS_HELD) == []
 
 
 def test_an_arrival_in_the_future_is_not_believed(engine: Engine, story: RequestStory) -> None:
@@ -171,7 +244,7 @@ def test_an_arrival_in_the_future_is_not_believed(engine: Engine, story: Request
 def test_the_first_step_runs_from_known_to_the_first_token(engine: Engine, story: RequestStory) -> None:
     story.decode_received(START, "d-1", D)
     story.decode_allocated(START + MS, "d-1", 128)
-    story.decode_known(START + 50 * MS, frozenset({"d-1", "of-another-child"}))
+    story.received(START + 50 * MS, frozenset({"d-1", "of-another-child"}))
     story.decode_first_token(START + 62 * MS, "d-1")
     (span,) = engine.spans()
     assert span.name == names.SPAN_FIRST_STEP
@@ -203,7 +276,7 @@ def test_an_abort_on_d_before_the_kv_is_there_writes_nothing_and_leaks_nothing(
 
 def test_an_abort_on_d_after_the_kv_came_fails_the_first_step(engine: Engine, story: RequestStory) -> None:
     story.decode_received(START, "d-1", D)
-    story.decode_known(START + 5 * MS, frozenset({"d-1"}))
+    story.received(START + 5 * MS, frozenset({"d-1"}))
     story.decode_finished(START + 6 * MS, "d-1", "finished_aborted")
     span = engine.span(names.SPAN_FIRST_STEP)
     assert span.status.status_code is StatusCode.ERROR
@@ -213,17 +286,24 @@ def test_an_abort_on_d_after_the_kv_came_fails_the_first_step(engine: Engine, st
 
 def test_a_first_token_of_nobody_is_unmatched(engine: Engine, story: RequestStory) -> None:
     story.decode_first_token(START, "unknown")
-    story.prefill_finished(START, "unknown", None)
-    story.decode_received(START, "d-1", D)
-    story.decode_first_token(START, "d-1")  # its KV was never known
-    assert engine.ledger.losses.unmatched == 3
+    assert engine.ledger.losses.unmatched == 1
     assert engine.spans() == []
+
+
+def test_a_first_token_of_kv_that_came_unseen_lacks_the_start_of_its_step(engine: Engine, story: RequestStory) -> None:
+    story.decode_received(START, "d-1", D)
+    story.decode_first_token(START + MS, "d-1")
+    step = engine.span(names.SPAN_FIRST_STEP)
+    assert attributes(step)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
+    assert step.start_time == step.end_time == engine.at(START + MS)
+    assert engine.samples(metrics.STAGE_SECONDS) == []
+    assert engine.ledger.losses.unmatched == 1
 
 
 def test_an_untraced_request_counts_in_metrics_only(engine: Engine, story: RequestStory) -> None:
     receive(engine, story, Carrier("", names.MODE_PULL, "rid"))
     story.prefill_scheduled(START, "p-1", 0)
-    story.prefill_finished(START + MS, "p-1", None)
+    finish(story, START + MS, carrier=Carrier("", names.MODE_PULL, "rid"))
     assert engine.spans() == []
     assert [sample[1:] for sample in engine.samples(metrics.STAGE_SECONDS)] == [
         ["pull", "prefill_queue"],
@@ -237,3 +317,42 @@ def test_what_never_ends_is_evicted_and_counted(engine: Engine, story: RequestSt
     story.idle(START + 901_000 * MS)
     assert engine.ledger.losses.evicted == 2
     assert dataclasses.astuple(engine.ledger.losses) == (0, 0, 2, 0)
+
+
+def forget(story: RequestStory) -> None:
+    story.idle(START + 901_000 * MS)
+
+
+@pytest.mark.parametrize("reach", ["received", "reads", "scheduled", "aborted"])
+def test_what_is_forgotten_of_a_prefill_says_what_it_lacks(engine: Engine, story: RequestStory, reach: str) -> None:
+    receive(engine, story, REUSE)
+    half, at_ns = names.SPAN_PREFILL_QUEUE, START - 5 * MS
+    if reach != "received":
+        story.prefill_reads(START + MS, "p-1", 96)
+    if reach == "scheduled":
+        story.prefill_scheduled(START + 2 * MS, "p-1", 96)
+        half, at_ns = names.SPAN_PREFILL_COMPUTE, START + 2 * MS
+    if reach == "aborted":
+        finish(story, START + 3 * MS, "finished_aborted")
+        half, at_ns = names.SPAN_BLOCKS_HELD, START + 3 * MS
+    observed = len(engine.samples(metrics.STAGE_SECONDS))
+    forget(story)
+    lacking = [span for span in engine.spans() if names.ATTR_INCOMPLETE in attributes(span)]
+    assert [span.name for span in lacking] == ([] if reach == "reads" else [half]), "a READ is the worker's to tell"
+    for span in lacking:
+        assert attributes(span)[names.ATTR_INCOMPLETE] == (names.LOST_END,)
+        assert span.start_time == span.end_time == pytest.approx(engine.at(at_ns), abs=1_000)
+    assert len(engine.samples(metrics.STAGE_SECONDS)) == observed
+    assert engine.samples(metrics.BLOCKS_HELD_SECONDS) == []
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_what_is_forgotten_of_a_decode_says_what_it_lacks(engine: Engine, story: RequestStory, known: bool) -> None:
+    story.decode_received(START, "d-1", D)
+    if known:
+        story.received(START + MS, frozenset({"d-1"}))
+    forget(story)
+    assert [span.name for span in engine.spans()] == [names.SPAN_FIRST_STEP] * known
+    for span in engine.spans():
+        assert attributes(span)[names.ATTR_INCOMPLETE] == (names.LOST_END,)
+        assert span.start_time == span.end_time == engine.at(START + MS)

@@ -166,7 +166,7 @@ HANDLERS = [
         (RequestStory, name)
         for name in ("prefill_received", "prefill_scheduled", "prefill_finished", "decode_received")
     ),
-    *((RequestStory, name) for name in ("decode_allocated", "decode_known", "decode_first_token")),
+    *((RequestStory, name) for name in ("decode_allocated", "received", "decode_first_token")),
     (Ledger, "record"),
     (Samples, "take"),
     (Samples, "add"),

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector import names
+from connector import metrics, names
 from connector.transfers import Subject, TransferBook, contiguous_runs
 from tests.connector.conftest import PREFILL_LEG, Engine, carrier_of
 
@@ -87,7 +90,62 @@ def test_a_handle_that_is_used_again_is_a_new_transfer(engine: Engine) -> None:
 
 def test_a_transfer_that_never_ends_is_evicted(engine: Engine) -> None:
     book = TransferBook(engine.context)
-    book.prepared(0, 1, 1, "WRITE", ([1], [5]), subject())
+    book.prepared(0, 1, 200, "WRITE", ([1], [5]), subject(7))
+    book.posted(210, 1, 250, "PROC")
     book.idle(901_000_000_000)
     assert engine.ledger.losses.evicted == 1
-    assert engine.spans() == []
+    write = engine.span(names.SPAN_WRITE)
+    assert lost(write) == (names.LOST_END, names.LOST_SIZE)
+    assert write.end_time == engine.at(250), "the last that is known"
+    assert write.context.span_id == 7
+    assert not {names.ATTR_BYTES, names.ATTR_RATE} & set(write.attributes or {})
+    assert parts(engine) == [names.SUFFIX_PREPARE, names.SUFFIX_SUBMIT]
+    assert engine.context.samples.take() == []
+
+
+def test_a_transfer_whose_end_was_not_seen_keeps_its_size(engine: Engine) -> None:
+    book = TransferBook(engine.context)
+    book.prepared(0, 1, 200, "WRITE", ([1], [5]), subject())
+    book.posted(210, 1, 250, "PROC")
+    book.measured(1, 4_000)
+    book.idle(901_000_000_000)
+    write = engine.span(names.SPAN_WRITE)
+    assert lost(write) == (names.LOST_END,)
+    assert (write.attributes or {})[names.ATTR_BYTES] == 4_000
+
+
+def test_a_transfer_that_was_posted_unseen_has_neither_submit_nor_flight(engine: Engine) -> None:
+    book = TransferBook(engine.context)
+    book.prepared(160, 1, 200, "WRITE", ([1], [5]), subject())
+    book.ended(1_000, 1, "DONE", 0)
+    book.measured(1, 4_000)
+    write = engine.span(names.SPAN_WRITE)
+    assert lost(write) == (names.LOST_POST,)
+    assert write.end_time == engine.at(1_000)
+    assert parts(engine) == [names.SUFFIX_PREPARE]
+    assert [sample[2] for sample in engine.samples(metrics.STAGE_SECONDS)] == ["prepare"]
+
+
+def test_a_transfer_that_was_never_posted_failed_and_lost_nothing(engine: Engine) -> None:
+    book = TransferBook(engine.context)
+    book.prepared(160, 1, 200, "WRITE", ([1], [5]), subject())
+    book.failed(300, 1, "FabricError")
+    assert lost(engine.span(names.SPAN_WRITE)) is None
+
+
+def test_what_the_subject_lacks_the_span_lacks(engine: Engine) -> None:
+    book = TransferBook(engine.context)
+    book.prepared(160, 1, 200, "WRITE", ([1], [5]), replace(subject(), lost=(names.LOST_START,)))
+    book.posted(210, 1, 250, "PROC")
+    book.ended(1_000, 1, "DONE", 0)
+    book.idle(2_000_000_000)
+    assert lost(engine.span(names.SPAN_WRITE)) == (names.LOST_START, names.LOST_SIZE)
+
+
+def lost(span: Any) -> Any:
+    return span.attributes.get(names.ATTR_INCOMPLETE)
+
+
+def parts(engine: Engine) -> list[str]:
+    found = [span.name.removeprefix(names.SPAN_WRITE) for span in engine.spans()]
+    return [suffix for suffix in found if suffix]

@@ -46,6 +46,17 @@ def test_an_entry_of_exactly_the_maximum_age_stays() -> None:
     assert losses.evicted == 1
 
 
+def test_what_is_evicted_is_handed_over_and_what_is_taken_is_not() -> None:
+    evicted: list[int] = []
+    waiting: Waiting[str, int] = Waiting(Losses(), evicted.append, max_entries=2, max_age_ns=10)
+    for at_ns, key in enumerate("abc"):
+        waiting.put(key, at_ns, at_ns)
+    assert evicted == [0], "to make room"
+    waiting.pop("b")
+    waiting.expire(13)
+    assert evicted == [0, 2], "of age"
+
+
 def test_what_expires_can_count_as_unmatched() -> None:
     losses = Losses()
     waiting: Waiting[str, int] = Waiting(losses, max_age_ns=10, counted_as="unmatched")

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
-from connector import names
+from connector import metrics, names
+from connector.carrier import register_span_id
 from connector.clock import now
+from connector.fake_agent import FabricError
 from connector.waiting import DEFAULT_MAX_AGE_NS
-from tests.connector.pair import D_REQUEST, HOUR_NS, NOTHING_LOST, P_REQUEST, Pair, attributes, ready_to_write
+from tests.connector.conftest import TRACE_ID
+from tests.connector.pair import (
+    D_REQUEST,
+    HOUR_NS,
+    NOTHING_LOST,
+    P_REQUEST,
+    Pair,
+    attributes,
+    link_ids,
+    ready_to_write,
+)
 
 
 def test_a_completion_after_the_end_is_unmatched_once_it_cannot_be_early(connected: Pair) -> None:
@@ -102,5 +115,33 @@ def test_a_transfer_that_is_never_measured_is_still_written(connected: Pair) -> 
     pair.pw.tap.check_xfer_state(handle)
     pair.p.ledger.drain()
     pair.pw.story.idle(now() + 2_000_000_000)
-    assert attributes(pair.p.span(names.SPAN_WRITE))[names.ATTR_BYTES] == 0
+    found = attributes(pair.p.span(names.SPAN_WRITE))
+    assert found[names.ATTR_INCOMPLETE] == (names.LOST_SIZE,)
+    assert not {names.ATTR_BYTES, names.ATTR_RATE} & set(found)
+    assert len(pair.p.spans(names.SPAN_WRITE + ".flight")) == 1, "its times are known"
+    assert pair.losses == NOTHING_LOST
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_write_whose_registration_came_unseen_is_written_all_the_same(connected: Pair, fails: bool) -> None:
+    """The fact was refused by a full queue: the prefill is known, and that somebody registered is plain."""
+    pair = connected
+    pair.stage()
+    pair.finish_prefill()
+    if fails:
+        pair.pw.agent.fail["make_prepped_xfer"] = FabricError("no route")
+        with pytest.raises(FabricError):
+            pair.write()
+    else:
+        pair.push()
+    rendezvous, write = pair.p.span(names.SPAN_RENDEZVOUS), pair.p.span(names.SPAN_WRITE)
+    assert attributes(rendezvous)[names.ATTR_INCOMPLETE] == (names.LOST_END,)
+    assert names.ATTR_LAST_ARRIVAL not in attributes(rendezvous)
+    assert attributes(write)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
+    assert pair.p.samples(metrics.RENDEZVOUS) == []
+    if not fails:
+        assert link_ids(write) == [register_span_id(TRACE_ID, D_REQUEST, "agent-d")]
+        pair.sent(P_REQUEST)
+        held = attributes(pair.p.span(names.SPAN_BLOCKS_HELD))
+        assert held[names.ATTR_RELEASE_REASON] == names.RELEASE_DONE
     assert pair.losses == NOTHING_LOST

@@ -24,7 +24,7 @@ RECORDED = {
     "decode": (
         "RequestStory.decode_received",
         "RequestStory.decode_allocated",
-        "RequestStory.decode_known",
+        "RequestStory.received",
         "RequestStory.decode_first_token",
         "Receipts.staged",
         "Receipts.read_wanted",
