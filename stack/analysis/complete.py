@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from connector import names
-from stack.analysis.request import SPAN_LLM_REQUEST, RequestSpans, Transfer, request_spans
+from stack.analysis.request import SPAN_LLM_REQUEST, RequestSpans, Transfer, lost, request_spans
 from stack.analysis.reuse import lookup_outcome
 from stack.analysis.trace import Span, Trace
 
@@ -150,14 +150,13 @@ def _attributes(request: RequestSpans) -> Iterator[Defect]:
 def _telemetry(request: RequestSpans) -> Iterator[Defect]:
     """What a process itself says it lost about this request."""
     for span in request.trace.spans:
-        lost = span.attributes.get(names.ATTR_INCOMPLETE)
-        for item in lost if isinstance(lost, tuple) else (lost,) if lost else ():
-            yield Defect("telemetry", str(item))
+        for item in lost(span):
+            yield Defect("telemetry", f"{_ROOT if span is request.root else span.name}: {item}")
 
 
 def _spans(request: RequestSpans, engine_spans: bool) -> Iterator[Defect]:
     for name in _CACHED if request.nothing_transferred else REQUIRED.get(request.mode, ()):
-        if name not in request.by_name:
+        if not request.by_name.get(name) and name not in request.half_known:
             yield Defect("span", name)
     if request.mode == names.MODE_REUSE:
         yield from _reuse(request)

@@ -2,7 +2,8 @@
 
 Pure; looks at names, parents and ranks, never at which span happens to come first in time across hosts. A span whose
 parent is wrong is still found by name, so that one lost edge does not hide the rest: :mod:`stack.analysis.complete`
-is what reports the edge.
+is what reports the edge. A span of which its process lost the start or the end plays no part: it would be a wrong
+length.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from connector import names
 from stack.analysis.trace import Span, Trace
 
 SPAN_LLM_REQUEST = "llm_request"  # vLLM's own span
+_UNBOUNDED = frozenset({names.LOST_START, names.LOST_END})
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class RequestSpans:
 
     trace: Trace
     by_name: dict[str, list[Span]]
+    half_known: frozenset[str]  # names of spans that play no part
     root: Span | None
     mode: str
     request_id: str
@@ -78,6 +81,9 @@ class RequestSpans:
 def request_spans(trace: Trace) -> RequestSpans:
     """Sorts the spans of ``trace`` by their part in the request."""
     by_name = trace.named()
+    half_known = [span for span in trace.spans if not _UNBOUNDED.isdisjoint(lost(span))]
+    for span in half_known:
+        by_name[span.name] = [other for other in by_name[span.name] if other is not span]
     root = trace.server_span()
     mode = str(_first_attribute(root, trace, names.ATTR_MODE))
     prefill, decode = _leg(by_name, names.SPAN_LEG_PREFILL), _leg(by_name, names.SPAN_LEG_DECODE)
@@ -104,6 +110,7 @@ def request_spans(trace: Trace) -> RequestSpans:
     return RequestSpans(
         trace=trace,
         by_name=by_name,
+        half_known=frozenset(span.name for span in half_known),
         root=root,
         mode=mode,
         request_id=str(_first_attribute(root, trace, names.ATTR_REQUEST_ID)),
@@ -123,6 +130,12 @@ def request_spans(trace: Trace) -> RequestSpans:
         kept=kept,
         lookup=_last(by_name.get(names.SPAN_REUSE_LOOKUP, ())),
     )
+
+
+def lost(span: Span) -> tuple[str, ...]:
+    """What the process that made the span says it lost of it."""
+    items = span.attributes.get(names.ATTR_INCOMPLETE)
+    return tuple(map(str, items)) if isinstance(items, tuple) else (str(items),) if items else ()
 
 
 def _first_attribute(root: Span | None, trace: Trace, key: str) -> object:

@@ -114,14 +114,26 @@ def test_losing_the_boot_id_is_a_defect(trace, index, span):
     assert [d.kind for d in found] == ["resource"]
 
 
-def test_what_a_process_says_it_lost_is_reported_word_for_word():
-    trace = WHOLE["pull"]
-    root = trace.spans[0]
-    lossy = replace(root, attributes={**root.attributes, names.ATTR_INCOMPLETE: ("notification evicted", "queue full")})
-    assert defects(with_span(trace, 0, lossy)) == [
-        Defect("telemetry", "notification evicted"),
-        Defect("telemetry", "queue full"),
-    ]
+def losing(trace: Trace, index: int, *lost: str) -> Trace:
+    span = trace.spans[index]
+    return with_span(trace, index, replace(span, attributes={**span.attributes, names.ATTR_INCOMPLETE: lost}))
+
+
+@pytest.mark.parametrize(("trace", "index", "span"), each_span())
+def test_what_a_process_says_it_lost_is_reported_with_the_spans_name(trace, index, span):
+    name = "request" if span is trace.spans[0] else span.name
+    lossy = losing(trace, index, names.LOST_POST, names.LOST_SIZE)
+    assert defects(lossy) == [Defect("telemetry", f"{name}: {item}") for item in ("post", "size")]
+
+
+@pytest.mark.parametrize("lost", [names.LOST_START, names.LOST_END])
+@pytest.mark.parametrize(("trace", "index", "span"), each_span(("push-handshake", "pull")))
+def test_a_half_known_span_is_a_defect_and_not_said_to_be_missing(trace, index, span, lost):
+    legs = {s.span_id for s in trace.spans if s.name in (names.SPAN_LEG_PREFILL, names.SPAN_LEG_DECODE)}
+    if span.parent_span_id in legs:  # what an engine tells in one piece
+        found = defects(losing(trace, index, lost))
+        assert Defect("telemetry", f"{span.name}: {lost}") in found
+        assert Defect("span", span.name) not in found
 
 
 def test_a_failed_request_needs_its_tree_and_its_error_type_only():

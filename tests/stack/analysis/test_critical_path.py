@@ -299,6 +299,17 @@ def test_a_missing_span_is_named_and_its_time_is_unexplained():
     assert path.unexplained_ns == whole.unexplained_ns + lost
 
 
+@pytest.mark.parametrize(("lost", "whole"), [(names.LOST_START, False), (names.LOST_END, False), ("size", True)])
+def test_a_half_known_span_measures_nothing(lost, whole):
+    trace = pull_trace()
+    compute = next(span for span in trace.spans if span.name == names.SPAN_PREFILL_COMPUTE)
+    lossy = replace(compute, attributes={**compute.attributes, names.ATTR_INCOMPLETE: (lost,)})
+    path = critical_path(Trace(trace.trace_id, tuple(lossy if s is compute else s for s in trace.spans)))
+    assert path.missing == (() if whole else (names.SPAN_PREFILL_COMPUTE,))
+    assert bool(path.stages["prefill"]) is whole
+    assert sum(path.stages.values()) + path.unexplained_ns == path.ttft_ns
+
+
 def test_no_first_token_and_no_server_span_have_no_path():
     trace = pull_trace()
     silent = [replace(s, events=()) for s in trace.spans]
