@@ -52,7 +52,8 @@ UNANSWERED = Alert(
 
 # --- Leases and blocks on P ----------------------------------------------------------------------------------------
 _EXPIRED = growth(engines.LEASES_EXPIRED, _ENGINE, _ON_PREFILL, "15m")
-_RELEASED = growth_of(engines.BLOCKS_HELD_SECONDS.count, _ENGINE, _ON_PREFILL, "15m")
+_OFFERED = both(_ON_PREFILL, differs("reason", names.RELEASE_ABORTED))
+_RELEASED = growth_of(engines.BLOCKS_HELD_SECONDS.count, _ENGINE, _OFFERED, "15m")
 LEASES = Alert(
     "KvpathLeasesExpiring",
     "warning",
@@ -61,7 +62,7 @@ LEASES = Alert(
     '{{ $labels.instance }}: {{ $value | printf "%.0f" }} leases expired in 15 minutes, more than 5 % of all',
     "kvpath-transfer",
 )
-_HELD = quantile(0.9, engines.BLOCKS_HELD_SECONDS, _ENGINE, _ON_PREFILL, "15m")
+_HELD = quantile(0.9, engines.BLOCKS_HELD_SECONDS, _ENGINE, _OFFERED, "15m")
 HELD = Alert(
     "KvpathBlocksHeldTooLong",
     "warning",

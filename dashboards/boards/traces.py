@@ -68,6 +68,12 @@ WRONG = Row(
             ask.INCOMPLETE,
         ),
         _table(
+            "Which spans does an engine know only in part?",
+            "`kvpath.incomplete` says what is lost of the span: its start, its end, when it was posted, its size, the "
+            "reason of a release. Facts were dropped, or something had not ended after 15 minutes.",
+            ask.HALF_KNOWN,
+        ),
+        _table(
             "Where were fewer completions counted than expected?",
             "A notification got lost, or came after the request had ended. See alert KvpathCompletionsMissing.",
             ask.COMPLETIONS_MISSING,
@@ -87,6 +93,7 @@ WRONG = Row(
             "Which later turns could not reuse their history?",
             "The outcome says why; see the reuse row on Engines and routing for how often.",
             ask.NOT_REUSED,
+            width=24,
         ),
     ),
 )

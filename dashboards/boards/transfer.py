@@ -158,7 +158,8 @@ TROUBLE = Row(
         Panel(
             "How long do engines keep blocks for their peer?",
             "P after prefill, and D in reuse after the answer, until they let go, by why. Seconds on P in push or "
-            "pull: D comes late, or an idle P has no step in which to notice; they are missing for prefill meanwhile.",
+            "pull: D comes late, or an idle P has no step in which to notice; they are missing for prefill meanwhile. "
+            "An aborted prefill offers none.",
             "s",
             (
                 Query(ask.blocks_held(0.5), "{{job}} {{mode}} {{reason}} p50"),

@@ -52,6 +52,7 @@ LEASES_EXPIRED = _where(
     _is(names.ATTR_RELEASE_REASON, names.RELEASE_LEASE_EXPIRED),
     f'resource.service.name = "{names.SERVICE_PREFILL}"',
 )
+HALF_KNOWN = _where(f"span.{names.ATTR_INCOMPLETE} != nil", _MODE)
 FALLBACKS = _where(f"span.{names.ATTR_FALLBACK} != nil")
 NOT_REUSED = _where(
     _named(names.SPAN_REUSE_LOOKUP),

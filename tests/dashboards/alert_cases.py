@@ -22,7 +22,9 @@ D = {"job": "decode", "instance": "d:8000"}
 ROUTER = {"job": "router", "instance": "router:8000"}
 COLLECTOR = {"job": "collector", "instance": "collector:8888"}
 PUSH, PULL, REUSE = ({"mode": mode} for mode in (names.MODE_PUSH, names.MODE_PULL, names.MODE_REUSE))
-EXPIRED, DONE = {"reason": names.RELEASE_LEASE_EXPIRED}, {"reason": names.RELEASE_DONE}
+DONE, EXPIRED, ABORTED = (
+    {"reason": reason} for reason in (names.RELEASE_DONE, names.RELEASE_LEASE_EXPIRED, names.RELEASE_ABORTED)
+)
 SENT = {"direction": "sent"}
 READ = {"operation": names.OPERATION_READ, "outcome": engines.DONE}
 
@@ -77,9 +79,9 @@ def _kept(reason: Mapping[str, str]) -> str:
     return series(engines.BLOCKS_HELD_SECONDS.count, D, REUSE, reason)
 
 
-def _held(seconds_at_most: str, values: str) -> dict[str, str]:
+def _held(seconds_at_most: str, values: str, reason: Mapping[str, str] = DONE) -> dict[str, str]:
     bounds = {bound: values if float(bound) >= float(seconds_at_most) else "0x99" for bound in ("5", "30", "+Inf")}
-    return observed(engines.BLOCKS_HELD_SECONDS, bounds, P, PULL, DONE)
+    return observed(engines.BLOCKS_HELD_SECONDS, bounds, P, PULL, reason)
 
 
 def _ttft(mode: Mapping[str, str], half_a_second: str, two_seconds: str) -> dict[str, str]:
@@ -164,11 +166,12 @@ STORIES = (
     ),
     Story(
         "KvpathLeasesExpiring",
-        "a third of the leases expires for twenty minutes",
+        "a third of the leases expires for twenty minutes, and far more prefills are aborted, which have none",
         {
             _leases: "0x10 0+1x20 20x40",
             _released: "0+2x70",
             series(engines.BLOCKS_HELD_SECONDS.count, P, PULL, EXPIRED): "0x10 0+1x20 20x40",
+            series(engines.BLOCKS_HELD_SECONDS.count, P, PULL, ABORTED): "0+100x70",
         },
         quiet=(9, 60),
         firing=(25, 30),
@@ -181,8 +184,8 @@ STORIES = (
     ),
     Story(
         "KvpathBlocksHeldTooLong",
-        "P's blocks are held for half a minute while its cache fills, then no longer",
-        _held("30", "0+10x30 300x40") | {_p_usage: "0.8x70"},
+        "P's blocks are held for half a minute while its cache fills, then no longer; aborted ones are free at once",
+        _held("30", "0+10x30 300x40") | _held("5", "0+1000x70", ABORTED) | {_p_usage: "0.8x70"},
         quiet=(9, 60),
         firing=(20, 30),
     ),

@@ -21,8 +21,8 @@ from stack.store.settings import StoreSettings
 from stack.store.testing import StoreClient, opened
 from stack.store.traceql import parse
 
-PUSH, PULL, REGISTRATION_LAST, FAILED, EXPIRED, PLAIN, EDITED, HIT, LONG = range(1, 10)
-ALL = {PUSH, PULL, REGISTRATION_LAST, FAILED, EXPIRED, PLAIN, EDITED, HIT, LONG}
+PUSH, PULL, REGISTRATION_LAST, FAILED, EXPIRED, PLAIN, EDITED, HIT, LONG, HALF = range(1, 11)
+ALL = {PUSH, PULL, REGISTRATION_LAST, FAILED, EXPIRED, PLAIN, EDITED, HIT, LONG, HALF}
 EVERYTHING = {"mode": ".+", "stage": STAGE.everything, "engine": ".+", "service": ".+", "host": ".+", "slower": "1ms"}
 
 
@@ -58,6 +58,7 @@ TRACES = (
     looked_up(EDITED, names.REUSE_EDITED),
     looked_up(HIT, names.REUSE_HIT),
     pull_trace(Figures(flight=700 * MS), number=LONG, boot_ids={names.SERVICE_DECODE: "b"}),
+    changed(push_trace(number=HALF), names.SPAN_AWAIT, {names.ATTR_INCOMPLETE: (names.LOST_END,)}),
 )
 
 
@@ -87,6 +88,8 @@ CASES: tuple[tuple[str, dict[str, str], set[int]], ...] = (
     (ask.ERRORS, {}, {FAILED}),
     (ask.REGISTRATION_LAST, {"slower": "50ms"}, {REGISTRATION_LAST}),
     (ask.LEASES_EXPIRED, {}, {EXPIRED}),
+    (ask.HALF_KNOWN, {}, {HALF}),
+    (ask.HALF_KNOWN, {"mode": "pull"}, set()),
     (ask.FALLBACKS, {}, {PLAIN}),
     (ask.NOT_REUSED, {}, {EDITED}),
     (ask.ON_HOST, {"host": "host-b"}, {LONG}),

@@ -34,7 +34,7 @@ OUTCOMES = {
     exporter_metrics.TRACES: ("complete", "incomplete", "failed"),
 }
 REASONS = {
-    engine_metrics.BLOCKS_HELD_SECONDS: (names.RELEASE_DONE, names.RELEASE_LEASE_EXPIRED),
+    engine_metrics.BLOCKS_HELD_SECONDS: (names.RELEASE_DONE, names.RELEASE_LEASE_EXPIRED, names.RELEASE_ABORTED),
     vllm_metrics.WAITING: ("capacity", "deferred"),
 }
 STAGES = {vllm_metrics.KV_FETCH: ("waiting_to_start", "in_progress")}
