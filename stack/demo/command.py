@@ -28,7 +28,6 @@ from stack.engines.up import (
     Progress,
     add_deployment_arguments,
     settings_from,
-    usage_problem,
 )
 from stack.experiment.collect import collect_traces
 from stack.experiment.errors import ExperimentError
@@ -41,6 +40,7 @@ from stack.experiment.run import Setup, run_experiment
 from stack.experiment.run_folder import FolderError, RunFolder
 from stack.experiment.step import step_engine
 from stack.experiment.target import TargetError
+from stack.settings_error import one_line
 
 EXPERIMENT_FOLDER = "ab"
 DEFAULT_REQUESTS = 12  # a mode
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"kvpath demo: {error}", file=sys.stderr)
         return EXIT_FAILED
     except ValidationError as error:
-        print(f"kvpath demo: {usage_problem(error)}", file=sys.stderr)
+        print(f"kvpath demo: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
     return _show(settings, result, experiment, say)
 

@@ -18,7 +18,8 @@ from pydantic_settings import SettingsError
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env
 from stack.engines.engine_settings import EngineSettings, engine_spec
 from stack.engines.model import ModelError, default_cache, prepare_random, prepare_smollm2
-from stack.engines.up import EXIT_FAILED, EXIT_USAGE, usage_problem
+from stack.engines.up import EXIT_FAILED, EXIT_USAGE
+from stack.settings_error import one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +33,7 @@ def run(args: argparse.Namespace) -> int:
         settings = EngineSettings()
         spec = engine_spec(settings, args.role, settings.model if args.dry_run else _model(settings))
     except (ValidationError, SettingsError) as error:
-        problem = usage_problem(error) if isinstance(error, ValidationError) else str(error)
-        print(f"kvpath engine: KVPATH_ENGINE_*: {problem}", file=sys.stderr)
+        print(f"kvpath engine: KVPATH_ENGINE_*: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
     except (ModelError, OSError) as error:
         print(f"kvpath engine: {error}", file=sys.stderr)

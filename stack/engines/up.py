@@ -18,6 +18,7 @@ from stack.engines.launch import RunningStack, running_stack
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError, interrupt_on_termination
 from stack.engines.settings import ConnectorChoice, DeploymentSettings
+from stack.settings_error import one_line
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _PORTS = {
@@ -94,13 +95,8 @@ def run(args: argparse.Namespace) -> int:
         print(f"kvpath up: {error}", file=sys.stderr)
         return EXIT_FAILED
     except ValidationError as error:
-        print(f"kvpath up: {usage_problem(error)}", file=sys.stderr)
+        print(f"kvpath up: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
-
-
-def usage_problem(error: ValidationError) -> str:
-    """Returns one line for pydantic's several."""
-    return "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
 
 
 def _invite(stack: RunningStack) -> None:

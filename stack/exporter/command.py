@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
-import signal
 import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import uvicorn
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
@@ -21,9 +18,10 @@ from stack.analysis.trace_input import duration_s
 from stack.exporter.app import create_app
 from stack.exporter.settings import ExporterSettings
 from stack.exporter.state import StateError
+from stack.serving import serve
+from stack.settings_error import one_line
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
-SHUTDOWN_S = 3  # open requests may finish for this long
 
 # Flag → setting and how to read it.
 _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -51,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings = ExporterSettings(**given)
     except (ValidationError, SettingsError) as error:
-        print(f"kvpath export: {_one_line(error)}", file=sys.stderr)
+        print(f"kvpath export: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
     try:
         listener = socket.create_server((settings.host, settings.port))
@@ -72,15 +70,5 @@ def _serve(settings: ExporterSettings, listener: socket.socket) -> int:
         return EXIT_USAGE if isinstance(error, SourceError) else EXIT_FAILED
     host, port = listener.getsockname()[:2]
     print(f"kvpath export: http://{host}:{port}/metrics, traces of {settings.tempo_url}", flush=True)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
-    for signal_ in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_, signal.default_int_handler)  # uvicorn raises the signal again when it has shut down
-    with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+    serve(app, listener)
     return 0
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):
-        return "; ".join(f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
-    return " ".join(str(error).split())

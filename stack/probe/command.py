@@ -17,6 +17,7 @@ from stack.probe.plan import DEFAULT_BACKEND, DEFAULT_THREADS, DEFAULT_TIMEOUT_S
 from stack.probe.report import report_text
 from stack.probe.run import DEFAULT_WAIT_S, Address, run_probe, serve_probe
 from stack.probe.shape import DTYPE_BYTES, BlockShape
+from stack.settings_error import one_line
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 _SHAPE = ("layers", "kv_heads", "head_size")
@@ -90,10 +91,10 @@ def run(args: argparse.Namespace) -> int:
         print("kvpath probe: interrupted; nothing is left running", file=sys.stderr)
         return EXIT_FAILED
     except ProbeError as error:
-        print(f"kvpath probe: {_one_line(error)}", file=sys.stderr)
+        print(f"kvpath probe: {one_line(error)}", file=sys.stderr)
         return EXIT_FAILED
     except (UsageError, ValueError) as error:
-        print(f"kvpath probe: {_one_line(error)}", file=sys.stderr)
+        print(f"kvpath probe: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
 
 
@@ -195,7 +196,3 @@ def _counter() -> Any:
 
 def _say(text: str) -> None:
     print(f"kvpath probe: {text}", file=sys.stderr, flush=True)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from stack.grafana.annotate import annotator_from_environment
 from stack.router.app import create_app
 from stack.router.settings import RouterSettings
+from stack.settings_error import one_line
 
 BACKLOG = 2048
 
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         settings = read_settings(args)
         app = create_app(settings, annotator=annotator_from_environment())
     except (ValueError, OSError, SettingsError) as error:
-        print(f"kvpath router: {_one_line(error)}", file=sys.stderr)
+        print(f"kvpath router: {one_line(error)}", file=sys.stderr)
         return 2
     try:
         listener = _listen(settings.host, settings.port)
@@ -87,10 +87,3 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.listen(BACKLOG)
     listener.set_inheritable(True)
     return listener
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, ValidationError):  # its own text would repeat the values, and one may be a token
-        found = (f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in error.errors())
-        return "; ".join(found)
-    return " ".join(str(error).split())

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import signal
 import socket
 import sys
 from pathlib import Path
 
-import uvicorn
 from pydantic import ValidationError
 
+from stack.serving import serve
+from stack.settings_error import one_line
 from stack.store.app import create_app
 from stack.store.errors import StoreError
 from stack.store.settings import StoreSettings
-
-SHUTDOWN_S = 3  # open requests may finish for this long; the writer then drains what was accepted
 
 _OPTIONS = {"host": str, "port": int, "path": Path, "max_bytes": int, "retention_s": float}
 
@@ -35,9 +32,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         settings = StoreSettings(**given)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "settings"
-        print(f"kvpath store: {where}: {first['msg']}", file=sys.stderr)
+        print(f"kvpath store: {one_line(error)}", file=sys.stderr)
         return 2
     try:
         listener = socket.create_server((settings.host, settings.port))
@@ -59,9 +54,5 @@ def _serve(settings: StoreSettings, listener: socket.socket) -> int:
         return 1
     host, port = listener.getsockname()[:2]
     print(f"kvpath store: http://{host}:{port} (OTLP in, Tempo's API out), {settings.path}", flush=True)
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
-    for signal_ in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_, signal.default_int_handler)  # uvicorn raises the signal again when it has shut down
-    with contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+    serve(app, listener)  # the writer then drains what was accepted
     return 0

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import signal
 import socket
 import sys
 import webbrowser
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import httpx
-import uvicorn
 
 from stack.analysis.source import DEFAULT_URL, SourceError
 from stack.analysis.trace_input import InputError, add_source_arguments, load_traces, positive
+from stack.serving import serve
 from stack.view.app import PATH, create_app
 from stack.view.feed import DEFAULT_LIMIT, Feed, FileFeed, RemoteFeed
 from stack.view.verdict import RESULT_NAME, result_beside
-
-SHUTDOWN_S = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,7 +53,8 @@ def _listen(feed: Feed, result: Path | None, args: argparse.Namespace) -> int:
         return 1
     with listener:
         _show(f"http://127.0.0.1:{listener.getsockname()[1]}{PATH} ({feed.name}; Ctrl-C ends it)", args.open)
-        return _serve(feed, result, listener)
+        serve(create_app(feed, result), listener)
+        return 0
 
 
 def _result(given: Path | None) -> Path | None:
@@ -80,13 +78,4 @@ def _show(address: str, in_browser: bool) -> int:
     print(f"kvpath view: {address}", flush=True)
     if in_browser:
         webbrowser.open(address.split()[0])
-    return 0
-
-
-def _serve(feed: Feed, result: Path | None, listener: socket.socket) -> int:
-    config = uvicorn.Config(create_app(feed, result), log_level="warning", timeout_graceful_shutdown=SHUTDOWN_S)
-    for signal_ in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signal_, signal.default_int_handler)  # uvicorn raises the signal again when it has shut down
-    with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
     return 0

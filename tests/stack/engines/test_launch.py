@@ -5,7 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from stack.engines import up
 from stack.engines.launch import router_config, running_stack, running_stacks
@@ -104,11 +103,3 @@ def test_flags_are_stronger_than_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KVPATH_STORE_PORT", "2222")
     chosen = up.settings_from(parsed("--router-port", "3333"))
     assert (chosen.router_port, chosen.store_port) == (3333, 2222)
-
-
-def test_a_wrong_value_is_one_line() -> None:
-    with pytest.raises(ValidationError) as caught:
-        up.settings_from(parsed("--router-port", "0"))
-    problem = up.usage_problem(caught.value)
-    assert "router_port" in problem
-    assert "\n" not in problem
