@@ -143,6 +143,7 @@ TROUBLE = Row(
                 Query(ask.NIXL_FAILED_NOTIFICATIONS, "NIXL notifications on {{instance}}"),
             ),
             View.EVENTS,
+            width=12,
         ),
         Panel(
             "Do leases expire, do notifications come too late?",
@@ -154,17 +155,26 @@ TROUBLE = Row(
                 Query(ask.LATE_NOTIFICATIONS, "late notification on {{instance}}"),
             ),
             View.EVENTS,
+            width=12,
         ),
         Panel(
             "How long do engines keep blocks for their peer?",
             "P after prefill, and D in reuse after the answer, until they let go, by why. Seconds on P in push or "
-            "pull: D comes late, or an idle P has no step in which to notice; they are missing for prefill meanwhile. "
-            "An aborted prefill offers none.",
+            "pull: D comes late, or an idle P has no step in which to notice; they are missing for prefill meanwhile.",
             "s",
             (
                 Query(ask.blocks_held(0.5), "{{job}} {{mode}} {{reason}} p50"),
                 Query(ask.blocks_held(0.99), "{{job}} {{mode}} {{reason}} p99"),
             ),
+            width=12,
+        ),
+        Panel(
+            "Why do engines let blocks go?",
+            "Requests whose blocks were given back, by why: the peer has them, nobody said so in time, or the prefill "
+            "was aborted. In reuse D's expire when nobody goes on with the conversation.",
+            "ops",
+            (Query(ask.BLOCKS_RELEASED, "{{job}} {{mode}} {{reason}}"),),
+            width=12,
         ),
     ),
 )

@@ -31,7 +31,6 @@ _KEPT = both(_ON_DECODE, equals("mode", names.MODE_REUSE))
 PINNED = total(engines.BLOCKS_PINNED.value, "instance", _ON_DECODE)
 PINNED_SHARE = ratio(PINNED, total(engines.BLOCKS_PINNED_LIMIT.value, "instance", _ON_DECODE))
 KV_USAGE = f"max by (instance) ({select(vllm.KV_USAGE.value, _ON_DECODE)})"
-RELEASES = rate(engines.BLOCKS_HELD_SECONDS.count, "reason", _KEPT)
 EXPIRED_SHARE = ratio(
     rate(engines.BLOCKS_HELD_SECONDS.count, "", both(_KEPT, equals("reason", names.RELEASE_LEASE_EXPIRED))),
     rate(engines.BLOCKS_HELD_SECONDS.count, "", _KEPT),
