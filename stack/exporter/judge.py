@@ -20,7 +20,6 @@ from stack.analysis.trace import Trace
 OUTCOME_COMPLETE = "complete"
 OUTCOME_INCOMPLETE = "incomplete"
 OUTCOME_FAILED = "failed"
-OUTCOMES = (OUTCOME_COMPLETE, OUTCOME_INCOMPLETE, OUTCOME_FAILED)
 
 MODE_UNKNOWN = "unknown"
 MODES = (*names.TRANSFER_MODES, names.MODE_PLAIN)
