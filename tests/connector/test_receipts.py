@@ -104,6 +104,13 @@ def test_a_receipt_that_is_never_reported_is_written_as_far_as_it_is_known(engin
     assert engine.ledger.losses.evicted == 1
 
 
+def test_a_receipt_without_any_completion_is_known_until_it_was_sent(engine: Engine, receipts: Receipts) -> None:
+    stage(engine, receipts)
+    receipts.sent(1_100, "d-1", 0)
+    receipts.idle(FORGOTTEN)
+    assert engine.span(names.SPAN_AWAIT).end_time == engine.at(1_100)
+
+
 @pytest.mark.parametrize("reported", [False, True])
 def test_a_registration_that_was_sent_unseen_lacks_its_end(engine: Engine, receipts: Receipts, reported: bool) -> None:
     stage(engine, receipts)

@@ -10,12 +10,14 @@ from connector.carrier import register_span_id
 from connector.clock import now
 from connector.fake_agent import FabricError
 from connector.waiting import DEFAULT_MAX_AGE_NS
-from tests.connector.conftest import TRACE_ID
+from tests.connector.conftest import DECODE_LEG, TRACE_ID, carrier_of
 from tests.connector.pair import (
     D_REQUEST,
     HOUR_NS,
+    LOCAL,
     NOTHING_LOST,
     P_REQUEST,
+    REMOTE,
     Pair,
     attributes,
     link_ids,
@@ -120,6 +122,20 @@ def test_a_transfer_that_is_never_measured_is_still_written(connected: Pair) -> 
     assert not {names.ATTR_BYTES, names.ATTR_RATE} & set(found)
     assert len(pair.p.spans(names.SPAN_WRITE + ".flight")) == 1, "its times are known"
     assert pair.losses == NOTHING_LOST
+
+
+def test_a_read_whose_allocation_was_not_stamped_lacks_its_start(connected: Pair) -> None:
+    pair, wanted_ns = connected, now()
+    unstamped = carrier_of(DECODE_LEG, names.MODE_PULL)
+    pair.d.ledger.record(pair.dw.story.receipts.read_wanted, wanted_ns, D_REQUEST, unstamped, "prefill-0", P_REQUEST)
+    blocks = pair.lists[pair.dw, pair.pw]
+    handle = pair.dw.tap.make_prepped_xfer("READ", "local", LOCAL, blocks, REMOTE, notif_msg=f"{P_REQUEST}:1".encode())
+    pair.dw.tap.transfer(handle)
+    pair.dw.agent.complete(handle)
+    pair.poll(pair.dw, handle)
+    span = pair.d.span(names.SPAN_READ)
+    assert attributes(span)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
+    assert span.start_time == pair.d.at(wanted_ns)
 
 
 @pytest.mark.parametrize("fails", [False, True])
