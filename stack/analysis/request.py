@@ -80,10 +80,10 @@ class RequestSpans:
 
 def request_spans(trace: Trace) -> RequestSpans:
     """Sorts the spans of ``trace`` by their part in the request."""
+    half_known = frozenset(span.name for span in trace.spans if _half_known(span))
     by_name = trace.named()
-    half_known = [span for span in trace.spans if not _UNBOUNDED.isdisjoint(lost(span))]
-    for span in half_known:
-        by_name[span.name] = [other for other in by_name[span.name] if other is not span]
+    for name in half_known:
+        by_name[name] = [span for span in by_name[name] if not _half_known(span)]
     root = trace.server_span()
     mode = str(_first_attribute(root, trace, names.ATTR_MODE))
     prefill, decode = _leg(by_name, names.SPAN_LEG_PREFILL), _leg(by_name, names.SPAN_LEG_DECODE)
@@ -95,22 +95,23 @@ def request_spans(trace: Trace) -> RequestSpans:
     def under(leg: Span | None, name: str) -> list[Span]:
         return _under(leg, by_name.get(name, ()), strict=plain)
 
+    def of_both(name: str) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
+        spans = by_name.get(name, ())
+        return _by_side(spans, prefill, names.SERVICE_PREFILL), _by_side(spans, decode, names.SERVICE_DECODE)
+
     transfer_name = names.SPAN_WRITE if mode == names.MODE_PUSH else names.SPAN_READ
     transfers: Sequence[Span] = under(prefill if mode == names.MODE_PUSH else decode, transfer_name)
     reads_back: Sequence[Span] = ()
     held: Sequence[Span] = under(prefill, names.SPAN_BLOCKS_HELD)
     kept: tuple[Span, ...] = ()
     if mode == names.MODE_REUSE:  # both engines READ, and both hold blocks
-        transfers = _by_side(by_name.get(names.SPAN_READ, ()), decode, names.SERVICE_DECODE)
-        reads_back = _by_side(by_name.get(names.SPAN_READ, ()), prefill, names.SERVICE_PREFILL)
-        held = by_name.get(names.SPAN_BLOCKS_HELD, ())
-        kept = _by_side(held, decode, names.SERVICE_DECODE)
-        held = _by_side(held, prefill, names.SERVICE_PREFILL)
-    handshakes = by_name.get(names.SPAN_HANDSHAKE, ())
+        reads_back, transfers = of_both(names.SPAN_READ)
+        held, kept = of_both(names.SPAN_BLOCKS_HELD)
+    prefill_handshakes, decode_handshakes = of_both(names.SPAN_HANDSHAKE)
     return RequestSpans(
         trace=trace,
         by_name=by_name,
-        half_known=frozenset(span.name for span in half_known),
+        half_known=half_known,
         root=root,
         mode=mode,
         request_id=str(_first_attribute(root, trace, names.ATTR_REQUEST_ID)),
@@ -120,8 +121,8 @@ def request_spans(trace: Trace) -> RequestSpans:
         compute=_last(under(computing, names.SPAN_PREFILL_COMPUTE)),
         registers=tuple(under(decode, names.SPAN_REGISTER)),
         rendezvous=tuple(under(prefill, names.SPAN_RENDEZVOUS)),
-        prefill_handshakes=_by_side(handshakes, prefill, names.SERVICE_PREFILL),
-        decode_handshakes=_by_side(handshakes, decode, names.SERVICE_DECODE),
+        prefill_handshakes=prefill_handshakes,
+        decode_handshakes=decode_handshakes,
         transfers=_transfers(by_name, transfer_name, transfers),
         reuse_transfers=_transfers(by_name, transfer_name, reads_back),
         awaits=tuple(under(decode, names.SPAN_AWAIT)),
@@ -136,6 +137,10 @@ def lost(span: Span) -> tuple[str, ...]:
     """What the process that made the span says it lost of it."""
     items = span.attributes.get(names.ATTR_INCOMPLETE)
     return tuple(map(str, items)) if isinstance(items, tuple) else (str(items),) if items else ()
+
+
+def _half_known(span: Span) -> bool:
+    return not _UNBOUNDED.isdisjoint(lost(span))
 
 
 def _first_attribute(root: Span | None, trace: Trace, key: str) -> object:

@@ -119,12 +119,7 @@ def _convert_in_subprocess(directory: Path, say: Say) -> None:
     argv = (sys.executable, "-m", "stack.engines.model", str(directory))
     started = time.monotonic()
     conversion = RunningPart(Part("model conversion", argv, log, {"HF_HUB_OFFLINE": "1"}), grace_s=0.0)
-    try:
-        while not conversion.wait(10.0):
-            say(f"model: still converting ({time.monotonic() - started:.0f} s)")
-    finally:
-        conversion.ask_to_stop()
-        conversion.wait(5.0)
+    conversion.finish(lambda seconds: say(f"model: still converting ({seconds:.0f} s)"))
     if conversion.status != 0:
         tail = "\n".join(f"  | {line}" for line in last_lines(log, 15))
         raise ModelError(f"converting {GGUF_FILE} ended with status {conversion.status}:\n{tail}")

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -94,6 +94,19 @@ class RunningPart:
         except subprocess.TimeoutExpired:
             return False
         return True
+
+    def finish(self, still: Callable[[float], None], every_s: float = 10.0) -> None:
+        """Waits until the part has done its work, and tells ``still`` now and then for how many seconds it has run.
+
+        When it is interrupted in that, the part is stopped.
+        """
+        started = time.monotonic()
+        try:
+            while not self.wait(every_s):
+                still(time.monotonic() - started)
+        finally:
+            self.ask_to_stop()
+            self.wait(5.0)
 
 
 class Deployment:

@@ -36,18 +36,12 @@ def model_of(args: argparse.Namespace, say: Say, weights: bool = True, shape: Sh
             raise ModelError("the model needs a tokenizer: give --tokenizer DIR")
         prepare_shaped(directory, args.tokenizer, shape, args.layers)
     if weights and args.weights == "random" and not has_weights(directory):
-        started = time.monotonic()
         say(f"writing random weights to {directory} (once)")
         log = args.work / "weights.log"
         writing = RunningPart(
             Part("weights", (sys.executable, "-m", "stack.engines.shaped_model", str(directory)), log)
         )
-        try:
-            while not writing.wait(10.0):
-                say(f"still writing weights ({time.monotonic() - started:.0f} s)")
-        finally:
-            writing.ask_to_stop()
-            writing.wait(5.0)
+        writing.finish(lambda seconds: say(f"still writing weights ({seconds:.0f} s)"))
         if not has_weights(directory):
             raise ModelError(f"the weights could not be written; {log} says why")
     return directory

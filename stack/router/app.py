@@ -69,19 +69,7 @@ def create_app(
     errors = TelemetryErrors()
     pool = EnginePool(settings.engines)
     metrics = RouterMetrics(errors)
-    upstream = Upstream(
-        connect_timeout_s=settings.connect_timeout_s,
-        idle_s=settings.stream_idle_s,
-        keepalive_s=settings.keepalive_s,
-        get_timeout_s=settings.health_timeout_s,
-        on_retry=metrics.retried,
-    )
-    policy = ModePolicy(
-        settings.default_mode,
-        settings.split,
-        allow_header=settings.allow_mode_header,
-        configured=configured_modes(settings),
-    )
+    upstream, policy = _upstream(settings, metrics.retried), _policy(settings)
     metrics.registry.register(StateCollector(pool, lambda: policy.split, running.counts, errors))
     memory = _memory(settings, clock)
     metrics.registry.register(MemoryCollector(memory))
@@ -115,6 +103,25 @@ def create_app(
     _add_models_route(app, upstream)
     _add_error_shape(app)
     return app
+
+
+def _upstream(settings: RouterSettings, on_retry: Callable[[], None]) -> Upstream:
+    return Upstream(
+        connect_timeout_s=settings.connect_timeout_s,
+        idle_s=settings.stream_idle_s,
+        keepalive_s=settings.keepalive_s,
+        get_timeout_s=settings.health_timeout_s,
+        on_retry=on_retry,
+    )
+
+
+def _policy(settings: RouterSettings) -> ModePolicy:
+    return ModePolicy(
+        settings.default_mode,
+        settings.split,
+        allow_header=settings.allow_mode_header,
+        configured=configured_modes(settings),
+    )
 
 
 def _memory(settings: RouterSettings, clock: Callable[[], float]) -> Memory:

@@ -52,6 +52,31 @@ def test_the_death_of_a_part_is_reported_with_its_last_words(tmp_path: Path) -> 
     assert healthy.status is not None
 
 
+def test_a_part_is_waited_for_and_said_to_be_at_work(tmp_path: Path) -> None:
+    goes = tmp_path / "goes"
+    code = f"import pathlib, time\nwhile not pathlib.Path({str(goes)!r}).exists(): time.sleep(0.01)"
+    running, said = RunningPart(part(tmp_path, "one", code)), []
+
+    def still(seconds: float) -> None:
+        said.append(seconds)
+        if len(said) == 2:
+            goes.touch()
+
+    running.finish(still, every_s=0.02)
+    assert running.status == 0
+    assert 0 < said[0] < said[1]
+
+
+def test_a_part_whose_wait_is_interrupted_is_stopped(tmp_path: Path) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    running = RunningPart(part(tmp_path, "one", SLEEP), grace_s=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        running.finish(interrupt, every_s=0.02)
+    assert running.status is not None
+
+
 def test_everything_is_stopped_when_the_block_raises(tmp_path: Path, wait_for) -> None:
     running: list[RunningPart] = []
 
