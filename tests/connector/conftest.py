@@ -24,6 +24,7 @@ from connector.fake_agent import FakeAgent, Network
 from connector.fewcores import PROGRESS_DELAY_US, progress_delay
 from connector.ledger import Ledger, Losses
 from connector.metrics import Metric, Samples
+from connector.requests import RequestStory
 from connector.runtime import OPTION_INSTANCE, Runtime
 from connector.spans import PresetIds, SpanWriter
 from connector.tap import NixlTap
@@ -122,6 +123,11 @@ def new_engine() -> Iterator[Callable[..., Engine]]:
 @pytest.fixture
 def engine(new_engine: Callable[..., Engine]) -> Engine:
     return new_engine()
+
+
+@pytest.fixture
+def story(engine: Engine) -> RequestStory:
+    return RequestStory(engine.context)
 
 
 @pytest.fixture

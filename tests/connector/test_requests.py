@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import pytest
 from opentelemetry.trace import StatusCode
 
@@ -12,34 +9,8 @@ from connector import metrics, names
 from connector.carrier import Carrier, compute_span_id
 from connector.requests import RequestStory
 from connector.reuse_offer import Offer
-from tests.connector.conftest import DECODE_LEG, PREFILL_LEG, TRACE_ID, Engine, carrier_of
-
-MS = 1_000_000
-P = carrier_of(PREFILL_LEG)
-D = carrier_of(DECODE_LEG)
-START = 1_000 * MS
-
-
-@pytest.fixture
-def story(engine: Engine) -> RequestStory:
-    return RequestStory(engine.context)
-
-
-def arrival_s(engine: Engine, monotonic_ns: int) -> float:
-    return engine.at(monotonic_ns) / 1e9
-
-
-def receive(engine: Engine, story: RequestStory, carrier: Carrier = P) -> None:
-    story.prefill_received(START, "p-1", carrier, arrival_s(engine, START - 5 * MS), 128)
-
-
-def finish(story: RequestStory, at_ns: int, error: str | None = None, carrier: Carrier = P) -> None:
-    """As upstream does it: the blocks of what failed are not kept."""
-    story.prefill_finished(at_ns, "p-1", carrier, error, error is None)
-
-
-def attributes(span: Any) -> dict[str, Any]:
-    return dict(span.attributes)
+from tests.connector.conftest import DECODE_LEG, PREFILL_LEG, TRACE_ID, Engine
+from tests.connector.scheduled import MS, REUSE, START, D, P, arrival_s, attributes, finish, receive
 
 
 def test_a_prefill_is_queue_then_compute(engine: Engine, story: RequestStory) -> None:
@@ -74,9 +45,6 @@ def test_a_preempted_prefill_counts_from_its_first_scheduling(engine: Engine, st
     finish(story, START + 40 * MS)
     assert engine.span(names.SPAN_PREFILL_COMPUTE).start_time == engine.at(START + 10 * MS)
     assert len(engine.spans(names.SPAN_PREFILL_QUEUE)) == 1
-
-
-REUSE = carrier_of(PREFILL_LEG, names.MODE_REUSE)
 
 
 def test_a_turn_that_takes_kv_back_queues_until_its_read_and_computes_after_it(
@@ -177,38 +145,6 @@ def test_an_abort_before_scheduling_fails_the_queue(engine: Engine, story: Reque
     assert engine.samples(metrics.BLOCKS_HELD_SECONDS) == [], "it never had blocks"
 
 
-def test_a_prefill_that_was_scheduled_unseen_lacks_that_instant_twice(engine: Engine, story: RequestStory) -> None:
-    receive(engine, story)
-    finish(story, START + 40 * MS)
-    queue, compute = engine.span(names.SPAN_PREFILL_QUEUE), engine.span(names.SPAN_PREFILL_COMPUTE)
-    assert attributes(queue)[names.ATTR_INCOMPLETE] == (names.LOST_END,)
-    assert attributes(compute)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
-    assert queue.start_time == queue.end_time
-    assert compute.start_time == compute.end_time == engine.at(START + 40 * MS)
-    assert compute.context.span_id == compute_span_id(TRACE_ID, "engine-0", "p-1"), "D's READ links to it"
-    assert names.ATTR_CACHED_TOKENS not in attributes(compute)
-    assert engine.samples(metrics.STAGE_SECONDS) == []
-    assert engine.ledger.losses.unmatched == 1
-
-
-def test_a_read_back_that_was_scheduled_unseen_has_its_queue_already(engine: Engine, story: RequestStory) -> None:
-    receive(engine, story, REUSE)
-    story.prefill_reads(START + 10 * MS, "p-1", 96)
-    finish(story, START + 40 * MS)
-    assert names.ATTR_INCOMPLETE not in attributes(engine.span(names.SPAN_PREFILL_QUEUE))
-    assert attributes(engine.span(names.SPAN_PREFILL_COMPUTE))[names.ATTR_INCOMPLETE] == (names.LOST_START,)
-
-
-def test_a_prefill_that_was_received_unseen_still_has_an_end(engine: Engine, story: RequestStory) -> None:
-    finish(story, START, "finished_error")
-    (compute,) = engine.spans()
-    assert compute.name == names.SPAN_PREFILL_COMPUTE
-    assert compute.parent.span_id == PREFILL_LEG
-    assert attributes(compute)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
-    assert attributes(compute)[names.ATTR_ERROR_TYPE] == "finished_error"
-    assert engine.ledger.losses.unmatched == 1
-
-
 def test_an_abort_while_computing_fails_compute_and_no_metric(engine: Engine, story: RequestStory) -> None:
     receive(engine, story)
     story.prefill_scheduled(START + 10 * MS, "p-1", 0)
@@ -284,22 +220,6 @@ def test_an_abort_on_d_after_the_kv_came_fails_the_first_step(engine: Engine, st
     assert engine.samples(metrics.STAGE_SECONDS) == []
 
 
-def test_a_first_token_of_nobody_is_unmatched(engine: Engine, story: RequestStory) -> None:
-    story.decode_first_token(START, "unknown")
-    assert engine.ledger.losses.unmatched == 1
-    assert engine.spans() == []
-
-
-def test_a_first_token_of_kv_that_came_unseen_lacks_the_start_of_its_step(engine: Engine, story: RequestStory) -> None:
-    story.decode_received(START, "d-1", D)
-    story.decode_first_token(START + MS, "d-1")
-    step = engine.span(names.SPAN_FIRST_STEP)
-    assert attributes(step)[names.ATTR_INCOMPLETE] == (names.LOST_START,)
-    assert step.start_time == step.end_time == engine.at(START + MS)
-    assert engine.samples(metrics.STAGE_SECONDS) == []
-    assert engine.ledger.losses.unmatched == 1
-
-
 def test_an_untraced_request_counts_in_metrics_only(engine: Engine, story: RequestStory) -> None:
     receive(engine, story, Carrier("", names.MODE_PULL, "rid"))
     story.prefill_scheduled(START, "p-1", 0)
@@ -309,50 +229,3 @@ def test_an_untraced_request_counts_in_metrics_only(engine: Engine, story: Reque
         ["pull", "prefill_queue"],
         ["pull", "prefill"],
     ]
-
-
-def test_what_never_ends_is_evicted_and_counted(engine: Engine, story: RequestStory) -> None:
-    receive(engine, story)
-    story.decode_received(START, "d-1", D)
-    story.idle(START + 901_000 * MS)
-    assert engine.ledger.losses.evicted == 2
-    assert dataclasses.astuple(engine.ledger.losses) == (0, 0, 2, 0)
-
-
-def forget(story: RequestStory) -> None:
-    story.idle(START + 901_000 * MS)
-
-
-@pytest.mark.parametrize("reach", ["received", "reads", "scheduled", "aborted"])
-def test_what_is_forgotten_of_a_prefill_says_what_it_lacks(engine: Engine, story: RequestStory, reach: str) -> None:
-    receive(engine, story, REUSE)
-    half, at_ns = names.SPAN_PREFILL_QUEUE, START - 5 * MS
-    if reach != "received":
-        story.prefill_reads(START + MS, "p-1", 96)
-    if reach == "scheduled":
-        story.prefill_scheduled(START + 2 * MS, "p-1", 96)
-        half, at_ns = names.SPAN_PREFILL_COMPUTE, START + 2 * MS
-    if reach == "aborted":
-        finish(story, START + 3 * MS, "finished_aborted")
-        half, at_ns = names.SPAN_BLOCKS_HELD, START + 3 * MS
-    observed = len(engine.samples(metrics.STAGE_SECONDS))
-    forget(story)
-    lacking = [span for span in engine.spans() if names.ATTR_INCOMPLETE in attributes(span)]
-    assert [span.name for span in lacking] == ([] if reach == "reads" else [half]), "a READ is the worker's to tell"
-    for span in lacking:
-        assert attributes(span)[names.ATTR_INCOMPLETE] == (names.LOST_END,)
-        assert span.start_time == span.end_time == pytest.approx(engine.at(at_ns), abs=1_000)
-    assert len(engine.samples(metrics.STAGE_SECONDS)) == observed
-    assert engine.samples(metrics.BLOCKS_HELD_SECONDS) == []
-
-
-@pytest.mark.parametrize("known", [False, True])
-def test_what_is_forgotten_of_a_decode_says_what_it_lacks(engine: Engine, story: RequestStory, known: bool) -> None:
-    story.decode_received(START, "d-1", D)
-    if known:
-        story.received(START + MS, frozenset({"d-1"}))
-    forget(story)
-    assert [span.name for span in engine.spans()] == [names.SPAN_FIRST_STEP] * known
-    for span in engine.spans():
-        assert attributes(span)[names.ATTR_INCOMPLETE] == (names.LOST_END,)
-        assert span.start_time == span.end_time == engine.at(START + MS)
