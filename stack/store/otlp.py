@@ -68,7 +68,7 @@ class Batch:
 
 
 def unpack(blobs: list[bytes]) -> bytes:
-    """Returns one serialized ``TracesData`` with the spans of all ``blobs``, in order."""
+    """Returns one serialised ``TracesData`` with the spans of all ``blobs``, in order."""
     return b"".join([zlib.decompress(blob) for blob in blobs])
 
 

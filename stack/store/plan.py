@@ -28,7 +28,7 @@ _ORDERED = {"=": "=", ">": ">", ">=": ">=", "<": "<", "<=": "<="}
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``sql`` with its ``parameters`` is a condition on ``trace t``; ``terms`` are indexed values every matching trace
-    contains; ``needles`` are byte strings its serialized spans contain.
+    contains; ``needles`` are byte strings its serialised spans contain.
     """
 
     sql: str = "1"

@@ -36,7 +36,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A trace that a search may match, and its spans as serialized ``TracesData``."""
+    """A trace that a search may match, and its spans as serialised ``TracesData``."""
 
     summary: TraceSummary
     data: bytes
