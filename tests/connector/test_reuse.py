@@ -183,6 +183,24 @@ def test_p_reads_once_even_if_it_is_scheduled_again(r: Any, pair: Any) -> None:
     r.upstream.run_until(lambda: decode.request_id in pair.d.sent, pair.p, pair.d)
 
 
+def test_an_abort_during_the_read_frees_p_s_blocks_when_it_has_ended(
+    r: Any, pair: Any, telemetry: EngineTelemetry
+) -> None:
+    rid, decode = pair.kept_turn()
+    prefill = pair.prefill("rid-95", [*r.PROMPT, *r.ANSWER, 1], pair.kept(rid).json()["params"])
+    assert pair.p.allocate(prefill, r.NEXT_BLOCKS) == 98
+    hooks = pair.p.scheduler.scheduler_hooks
+    assert hooks.reading == {prefill.request_id}
+    pair.p.finish(prefill, r.NEXT_BLOCKS, "FINISHED_ABORTED")
+    assert names.SPAN_BLOCKS_HELD not in {span.name for span in telemetry.spans("rid-95")}
+    r.upstream.run_until(lambda: prefill.request_id in pair.p.received, pair.p, pair.d)
+    (held,) = [span for span in telemetry.spans("rid-95") if span.name == names.SPAN_BLOCKS_HELD]
+    assert held.attributes[names.ATTR_RELEASE_REASON] == names.RELEASE_ABORTED
+    assert held.end_time > held.start_time
+    assert hooks.reading == set()
+    r.upstream.run_until(lambda: decode.request_id in pair.d.sent, pair.p, pair.d)
+
+
 # --- what D keeps -----------------------------------------------------------------------------------------------
 
 
