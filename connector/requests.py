@@ -27,7 +27,7 @@ class PrefillRequest:
     reading: bool = False
     scheduled_ns: int = 0
     cached_tokens: int = 0  # whose KV was there when first scheduled
-    aborted_ns: int = 0  # before its end, and what it read was not all there
+    aborted_ns: int = 0  # when it failed
 
 
 @dataclass(slots=True)
