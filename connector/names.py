@@ -66,6 +66,7 @@ ATTR_POLICY = "kvpath.route.policy"  # str
 ATTR_CANDIDATES = "kvpath.route.candidates"  # str[], "<engine>=<outstanding>"
 ATTR_CHOSEN = "kvpath.route.chosen"  # str[], engine ids
 ATTR_FALLBACK = "kvpath.fallback"  # str, why this request runs in mode "plain"
+ATTR_UNCOUNTED = "kvpath.uncounted"  # str, on the router's SERVER span: why no figure counts this request, UNCOUNTED_*
 ATTR_INCOMPLETE = "kvpath.incomplete"  # str[], what telemetry lost of this span: some of LOST_*
 ATTR_PROMPT_TOKENS = "kvpath.prompt_tokens"  # int, on kvpath.prefill.queue
 ATTR_EXTERNAL_TOKENS = "kvpath.external_tokens"  # int, tokens whose KV comes from the other engine
@@ -90,6 +91,7 @@ ATTR_BOOT_ID = "kvpath.boot_id"  # resource: processes with one boot id share on
 
 # --- Wire ---------------------------------------------------------------------------------------------------
 HEADER_MODE = "x-kvpath-mode"
+HEADER_UNCOUNTED = "x-kvpath-uncounted"  # one of UNCOUNTED_REASONS; honoured where HEADER_MODE is, sent to no engine
 HEADER_REQUEST_ID = "x-request-id"
 HEADER_TRACEPARENT = "traceparent"
 HEADER_TRACESTATE = "tracestate"
@@ -111,6 +113,12 @@ LAST_ARRIVAL_PREFILL = "prefill"
 RELEASE_DONE = "done"
 RELEASE_LEASE_EXPIRED = "lease_expired"
 RELEASE_ABORTED = "aborted"  # the prefill did not come to its end: its blocks were never offered
+UNCOUNTED_STEP = "step"  # so that an idle engine looks for notifications
+UNCOUNTED_READINESS = "readiness"  # a launcher proves that a mode generates
+UNCOUNTED_TRIAL = "trial"  # a measurement learns how many characters make a token, or whether a prompt fits
+UNCOUNTED_WARM_UP = "warm-up"  # a measurement pays for handshakes before what it compares
+UNCOUNTED_FAREWELL = "farewell"  # ends a conversation, so that D frees what it kept of it
+UNCOUNTED_REASONS = (UNCOUNTED_STEP, UNCOUNTED_READINESS, UNCOUNTED_TRIAL, UNCOUNTED_WARM_UP, UNCOUNTED_FAREWELL)
 LOST_START = "start"  # the span starts at the first instant that is known
 LOST_END = "end"  # the span ends at the last instant that is known
 LOST_POST = "post"  # when the transfer was posted: it has neither .submit nor .flight

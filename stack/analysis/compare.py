@@ -5,10 +5,10 @@ Percentiles interpolate linearly between the two closest ranks (Hyndman and Fan'
 for p90, 500 for p99. A stage's share is the mean over requests of its fraction of that request's TTFT, so that one
 slow request does not decide it; the shares and that of ``unexplained`` add up to 1.
 
-Left out of the figures are requests that failed, traces without a measurable TTFT, traces whose path lacks a span
-(their stages would count as 0), answers that were not streamed (TTFT is then the whole answer), requests for which
-nothing was transferred, and traces whose mode is unknown. Traces that lack something the path does not need
-stay in and are counted as incomplete.
+Left out of the figures are requests that a measurement sent on its own account (warm-up, one more step), requests that
+failed, traces without a measurable TTFT, traces whose path lacks a span (their stages would count as 0), answers that
+were not streamed (TTFT is then the whole answer), requests for which nothing was transferred, and traces whose mode is
+unknown. Traces that lack something the path does not need stay in and are counted as incomplete.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from stack.analysis.trace import Trace
 MODE_ORDER = (names.MODE_PUSH, names.MODE_PULL, names.MODE_REUSE, names.MODE_PLAIN)
 PERCENTILES = (50, 90, 99)
 SAMPLES_BEYOND = 5
+UNCOUNTED = "a measurement's own request: {}"  # with one of names.UNCOUNTED_REASONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,14 @@ def analyse(trace: Trace, pooled: Bounds | None = None) -> Analysed:
     if request.root is not None and request.root.failed:
         kind = str(request.root.attributes.get(names.ATTR_ERROR_TYPE, "unknown"))
         return Analysed(trace.trace_id, mode, None, found, f"error: {kind}")
+    reason = UNCOUNTED.format(request.uncounted) if request.uncounted else ""
     try:
         path = path_of(request, clocks)
     except NoCriticalPath as error:
-        return Analysed(trace.trace_id, mode, None, found, str(error))
+        return Analysed(trace.trace_id, mode, None, found, reason or str(error))
     if mode not in MODE_ORDER:
         return Analysed(trace.trace_id, mode, path, found, f"unknown mode {mode!r}")
-    return Analysed(trace.trace_id, mode, path, found, _excluded(request, path))
+    return Analysed(trace.trace_id, mode, path, found, reason or _excluded(request, path))
 
 
 def _excluded(request: RequestSpans, path: CriticalPath) -> str:

@@ -74,6 +74,11 @@ class RequestSpans:
         return not self.transfers and step is not None and step.attributes.get(names.ATTR_EXTERNAL_TOKENS) == 0
 
     @property
+    def uncounted(self) -> str:
+        """Why no figure counts this request, "" when figures do: a measurement sent it on its own account."""
+        return str(self.root.attributes.get(names.ATTR_UNCOUNTED, "")) if self.root else ""
+
+    @property
     def reuse_failed(self) -> bool:
         return any(transfer.span.failed for transfer in self.reuse_transfers)
 

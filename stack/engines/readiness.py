@@ -141,8 +141,9 @@ def prove_generation(
     with httpx.Client(timeout=timeout_s, trust_env=False) as client:
         for mode in modes:
             started = time.monotonic()
+            headers = {names.HEADER_MODE: mode, names.HEADER_UNCOUNTED: names.UNCOUNTED_READINESS}
             try:
-                answer = client.post(f"{router_url}/v1/completions", json=body, headers={names.HEADER_MODE: mode})
+                answer = client.post(f"{router_url}/v1/completions", json=body, headers=headers)
             except httpx.TimeoutException as error:
                 deployment.check()
                 raise NoAnswerError(f"a first {mode} request got no answer in {timeout_s:g} s") from error

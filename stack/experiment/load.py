@@ -148,6 +148,9 @@ async def send(session: aiohttp.ClientSession, load: Load, request: Request, sta
     body = completion_body(load.model, request.text, request.output_tokens)
     if request.salt is not None:
         body["cache_salt"] = request.salt
+    headers = {names.HEADER_MODE: block.mode, **request.headers}
+    if block.warm_up:
+        headers[names.HEADER_UNCOUNTED] = names.UNCOUNTED_WARM_UP
     sent = time.perf_counter_ns()
 
     def row(trace_id: str, status: int, **more: Any) -> Row:
@@ -166,7 +169,7 @@ async def send(session: aiohttp.ClientSession, load: Load, request: Request, sta
         )
 
     try:
-        answer = await stream(session, load.url, body, {names.HEADER_MODE: block.mode, **request.headers})
+        answer = await stream(session, load.url, body, headers)
     except RequestError as error:
         return row(error.trace_id, error.status, error=error.kind, message=str(error)), ""
     return row(_trace_id(answer), 200, **_measured(answer)), answer.text
@@ -201,7 +204,8 @@ async def converse(
             await asyncio.sleep(load.gap_ns / 1e9)
     with suppress(RequestError):
         farewell = completion_body(load.model, FAREWELL, 1)
-        await stream(session, load.url, farewell, {names.HEADER_MODE: load.block.mode, **headers})
+        last = {names.HEADER_MODE: load.block.mode, names.HEADER_UNCOUNTED: names.UNCOUNTED_FAREWELL, **headers}
+        await stream(session, load.url, farewell, last)
     return rows
 
 

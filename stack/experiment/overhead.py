@@ -84,12 +84,15 @@ async def measure_overhead(
     done = len(whole_rounds(read_rows(rows), tuple(routers), plan))
     variants = tuple(routers)
     first = routers[variants[0]]
-    counted = (await _send(session, first, model, window(plan.seed, SAMPLE_CHARACTERS), 1)).prompt_tokens
+    counted = (
+        await _send(session, first, model, window(plan.seed, SAMPLE_CHARACTERS), 1, names.UNCOUNTED_TRIAL)
+    ).prompt_tokens
     ratio = measured_ratio(SAMPLE_CHARACTERS, counted)
     for variant in variants:
         for length in plan.input_tokens:
             for _ in range(WARM_UP):
-                await _send(session, routers[variant], model, window(0, round(length * ratio)), plan.output_tokens)
+                text = window(0, round(length * ratio))
+                await _send(session, routers[variant], model, text, plan.output_tokens, names.UNCOUNTED_WARM_UP)
     for round_ in range(done, plan.rounds):
         prompts = {n: window(derived_seed(plan.seed, round_, n), round(n * ratio)) for n in plan.input_tokens}
         found: list[dict[str, Any]] = []
@@ -106,8 +109,11 @@ async def measure_overhead(
             say(f"tracing: round {round_ + 1} of {plan.rounds}")
 
 
-async def _send(session: aiohttp.ClientSession, router: str, model: str, text: str, tokens: int) -> Any:
-    return await stream(session, router, completion_body(model, text, tokens), {names.HEADER_MODE: names.MODE_PUSH})
+async def _send(
+    session: aiohttp.ClientSession, router: str, model: str, text: str, tokens: int, uncounted: str = ""
+) -> Any:
+    headers = {names.HEADER_MODE: names.MODE_PUSH} | ({names.HEADER_UNCOUNTED: uncounted} if uncounted else {})
+    return await stream(session, router, completion_body(model, text, tokens), headers)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:

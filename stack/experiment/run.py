@@ -182,7 +182,7 @@ class _Run:
     async def _try(self, session: aiohttp.ClientSession, prompt: Prompt) -> int:
         """Sends one request outside the experiment and returns its prompt tokens."""
         body = completion_body(self._target.model, prompt.text, prompt.output_tokens)
-        mode = {names.HEADER_MODE: self._plan.modes[0]}
+        mode = {names.HEADER_MODE: self._plan.modes[0], names.HEADER_UNCOUNTED: names.UNCOUNTED_TRIAL}
         try:
             return (await stream(session, self._target.url, body, mode)).prompt_tokens
         except RequestError as error:

@@ -82,7 +82,8 @@ async def same_text(
 ) -> tuple[SameText, list[Trace]]:
     """Sends each prompt in both modes, one at a time; raises ``RequestError`` when one fails."""
     sample = completion_body(model, window(_SEED, SAMPLE_CHARACTERS), 1)
-    counted = (await stream(session, router, sample, {names.HEADER_MODE: MODES[0]})).prompt_tokens
+    own = {names.HEADER_MODE: MODES[0], names.HEADER_UNCOUNTED: names.UNCOUNTED_TRIAL}
+    counted = (await stream(session, router, sample, own)).prompt_tokens
     characters = round(input_tokens * measured_ratio(SAMPLE_CHARACTERS, counted))
     answers: list[list[Answer]] = []
     for number in range(prompts):
@@ -94,7 +95,7 @@ async def same_text(
         answers.append(pair)
         say(f"text check {number + 1}/{prompts}: {pair[0].prompt_tokens} tokens")
     # An engine that idles does not look for notifications: one more request has P free the last pull's blocks.
-    await stream(session, router, sample, {names.HEADER_MODE: MODES[0]})
+    await stream(session, router, sample, own | {names.HEADER_UNCOUNTED: names.UNCOUNTED_STEP})
     ids = [_trace_id(answer) for pair in answers for answer in pair]
     traces = collect_traces(store, ids, say, timeout_s=SETTLE_S)
     by_id = {trace.trace_id: trace for trace in traces}

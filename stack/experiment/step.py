@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
+from connector import names
 from stack.experiment.client import completion_body, new_session, stream
 
 PROMPT = "One more step."
@@ -18,8 +19,9 @@ TIMEOUT_S = 180.0
 
 
 async def step(session: aiohttp.ClientSession, url: str, model: str, headers: Mapping[str, str] | None = None) -> None:
-    """Sends one short request, to an engine or through a router; raises ``RequestError``."""
-    await stream(session, url, completion_body(model, PROMPT, 1), headers or {})
+    """Sends one short request that counts in no figure, to an engine or through a router; raises ``RequestError``."""
+    sent = {names.HEADER_UNCOUNTED: names.UNCOUNTED_STEP, **(headers or {})}
+    await stream(session, url, completion_body(model, PROMPT, 1), sent)
 
 
 def step_engine(url: str, model: str) -> None:

@@ -20,6 +20,7 @@ from stack.analysis.trace import Trace
 OUTCOME_COMPLETE = "complete"
 OUTCOME_INCOMPLETE = "incomplete"
 OUTCOME_FAILED = "failed"
+OUTCOME_UNCOUNTED = "uncounted"  # a measurement sent it on its own account: in no figure, whatever it lacks
 
 MODE_UNKNOWN = "unknown"
 MODES = (*names.TRANSFER_MODES, names.MODE_PLAIN)
@@ -54,6 +55,8 @@ def judge(trace: Trace, pooled: Bounds | None = None) -> Judged:
     ended_ns = root.end_ns if root is not None else None
     if root is not None and root.failed:
         return Judged(trace.trace_id, mode, OUTCOME_FAILED, True, ended_ns=ended_ns)
+    if root is not None and names.ATTR_UNCOUNTED in root.attributes:
+        return Judged(trace.trace_id, mode, OUTCOME_UNCOUNTED, True, ended_ns=ended_ns)
     reasons = dict.fromkeys(_reason(defect) for defect in analysed.defects)
     if not reasons and analysed.path is not None and analysed.path.missing:
         reasons[REASON_PATH] = None

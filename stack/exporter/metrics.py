@@ -57,7 +57,7 @@ class ExporterMetrics:
         )
         self._traces = Counter(
             names.METRIC_EXPORTER_TRACES,
-            "Finished requests counted, by outcome; not streamed ones and those without transfer have no figures.",
+            "Finished requests, by outcome; uncounted, not streamed and not transferred ones have no figures.",
             ["mode", "outcome"],
             registry=registry,
         )

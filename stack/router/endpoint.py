@@ -97,6 +97,7 @@ class GenerationEndpoint:
         exchange.body = body
         exchange.tokens = bodies.estimated_prompt_tokens(body, len(raw))
         self._start_span(exchange)
+        exchange.uncounted = self._policy.uncounted(exchange.header(names.HEADER_UNCOUNTED))
         conversation = bodies.conversation_of(body, exchange.headers)
         exchange.mode = self._policy.decide(exchange.header(names.HEADER_MODE), conversation or exchange.request_id)
         reason = bodies.plain_reason(exchange.path, body)
@@ -232,7 +233,8 @@ class GenerationEndpoint:
                 exchange.span.set(key, value)
         tokens = produced if type(produced) is int else events
         first, last = exchange.first_token_ns, exchange.last_byte_ns
-        if first is not None and last is not None and last > first and tokens > 1:
+        counts = exchange.uncounted is None
+        if counts and first is not None and last is not None and last > first and tokens > 1:
             self._metrics.per_token(exchange.mode, (last - first) / 1e9 / (tokens - 1))
 
     def _account(self, exchange: Exchange) -> None:
@@ -248,14 +250,17 @@ class GenerationEndpoint:
         if exchange.fallback is not None:
             span.set(names.ATTR_FALLBACK, exchange.fallback)
             self._metrics.fell_back(exchange.fallback)
+        if exchange.uncounted is not None:
+            span.set(names.ATTR_UNCOUNTED, exchange.uncounted)
         if exchange.first_token_ns is not None:
             span.event(names.EVENT_FIRST_TOKEN, exchange.first_token_ns)
-            seconds = (exchange.first_token_ns - exchange.started_ns) / 1e9
-            self._metrics.first_token(exchange.mode, seconds, span.trace_id())
+            if exchange.uncounted is None:
+                seconds = (exchange.first_token_ns - exchange.started_ns) / 1e9
+                self._metrics.first_token(exchange.mode, seconds, span.trace_id())
         if exchange.error_type is not None:
             span.fail(exchange.error_type)
         span.end(ended_ns)
-        duration_s = (ended_ns - exchange.started_ns) / 1e9
+        duration_s = (ended_ns - exchange.started_ns) / 1e9 if exchange.uncounted is None else None
         self._metrics.ended(exchange.mode or UNDECIDED, exchange.status, duration_s, exchange.error_type)
 
 

@@ -41,6 +41,7 @@ class Exchange:
     tokens: int = 0
     mode: str = ""  # until decided
     fallback: str | None = None
+    uncounted: str | None = None  # why it is in no latency
     span: RouterSpan | None = None
     turn: Turn | None = None  # in reuse, of a conversation that can be followed
     legs: list[Leg] = field(default_factory=list)

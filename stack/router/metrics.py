@@ -135,10 +135,12 @@ class RouterMetrics:
         self._in_flight.inc()
 
     @_swallowing
-    def ended(self, mode: str, status: int, duration_s: float, error_type: str | None) -> None:
+    def ended(self, mode: str, status: int, duration_s: float | None, error_type: str | None) -> None:
+        """``duration_s`` is ``None`` for a request that is in no latency: one of a measurement's own."""
         self._in_flight.dec()
         self._requests.labels(mode, str(status)).inc()
-        self._duration.labels(mode).observe(duration_s)
+        if duration_s is not None:
+            self._duration.labels(mode).observe(duration_s)
         if error_type is not None:
             self._errors_by_type.labels(error_type).inc()
 

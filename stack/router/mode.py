@@ -1,4 +1,5 @@
-"""Which mode serves a request: the client's header when allowed, else the split, else the default.
+"""Which mode serves a request: the client's header when allowed, else the split, else the default. And whether the
+request is one that a measurement sends on its own account: a header says so, under the same condition.
 
 The split is sticky: the same conversation gets the same mode in every router process as long as the weights stay,
 because the choice is a hash of its id and not a draw. A request without a conversation is its own.
@@ -32,6 +33,17 @@ class ModePolicy:
                 raise BadRequestError(f"{names.HEADER_MODE}: {header[:40]!r} is not served here; use one of {known}")
             return header
         return choose_by_weight(self.split, sticky_key) or self._default
+
+    def uncounted(self, header: str | None) -> str | None:
+        """Returns why no figure counts the request; raises ``BadRequestError`` for a reason that nobody knows."""
+        if header is None or not self._allow_header:
+            return None
+        if header not in names.UNCOUNTED_REASONS:
+            known = ", ".join(names.UNCOUNTED_REASONS)
+            raise BadRequestError(
+                f"{names.HEADER_UNCOUNTED}: {header[:40]!r} is no reason known here; use one of {known}"
+            )
+        return header
 
     def served(self) -> tuple[str, ...]:
         """Returns the modes that requests may run in at present."""

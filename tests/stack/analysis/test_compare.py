@@ -91,6 +91,17 @@ def test_what_is_left_out_is_counted_with_its_reason():
     }
 
 
+@pytest.mark.parametrize("tail", [0, MS])
+def test_a_measurements_own_request_is_in_no_figure(tail):
+    own = push_trace(Figures(prefill=900 * MS, tail=tail), number=1)
+    root = own.server_span()
+    own = with_root(own, attributes={**root.attributes, names.ATTR_UNCOUNTED: names.UNCOUNTED_STEP})
+    push = compare(analyse_all([own, push_trace(number=2)])).modes["push"]
+    assert (push.seen, push.counted) == (2, 1)
+    assert push.reasons_excluded == {"a measurement's own request: step": 1}
+    assert push.stages["prefill"].time.high < 900 * MS
+
+
 def test_a_trace_of_unknown_mode_is_in_no_figure():
     trace = push_trace()
     strange = [replace(s, attributes={**s.attributes, names.ATTR_MODE: "teleport"}) for s in trace.spans]

@@ -31,7 +31,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self): self.answer(200, b"")
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
-        print("mode", self.headers["x-kvpath-mode"], flush=True)
+        print("mode", self.headers["x-kvpath-mode"], self.headers["x-kvpath-uncounted"], flush=True)
         self.answer(status, body)
     def log_message(self, *args): pass
 server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
@@ -111,7 +111,10 @@ def test_progress_says_what_is_awaited_and_what_it_logged_last(
 def test_generation_is_proven_in_every_mode(deployment: Deployment, start_server) -> None:
     running, url = start_server(200, {"choices": [{"text": " tokens"}]})
     prove_generation(deployment, url, "m", ("push", "pull"), lambda line: None)
-    assert [line for line in running.part.log.read_text().splitlines() if "mode" in line] == ["mode push", "mode pull"]
+    assert [line for line in running.part.log.read_text().splitlines() if "mode" in line] == [
+        "mode push readiness",
+        "mode pull readiness",
+    ]
 
 
 def test_a_token_without_text_is_a_generation(deployment: Deployment, start_server) -> None:

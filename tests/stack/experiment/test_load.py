@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -71,6 +72,17 @@ async def test_what_is_sent(engine):
     bodies = sorted((r.body for r in engine.requests), key=lambda body: body["prompt"])
     assert [body["cache_salt"] for body in bodies] == [f"{BLOCK.index:03}-2-{i}" for i in range(3)]
     assert {(b["max_tokens"], b["temperature"], b["stream"]) for b in bodies} == {(4, 0, True)}
+
+
+async def test_only_warm_up_is_a_request_that_no_figure_counts(engine):
+    blocks = make_plan(DEMO, Changes(requests=3)).blocks
+    for block in (blocks[0], blocks[-1]):
+        engine.requests.clear()
+        async with new_session(10) as session:
+            await offer(session, replace(load(engine), block=block), lambda row: None)
+        expected = names.UNCOUNTED_WARM_UP if block.warm_up else None
+        assert [r.headers.get(names.HEADER_UNCOUNTED) for r in engine.requests] == [expected] * 3
+    assert blocks[0].warm_up
 
 
 async def test_failures_are_rows(engine):

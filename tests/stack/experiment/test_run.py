@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 
+import httpx
 import pytest
 
 from connector import names
@@ -44,6 +46,21 @@ def test_a_run_from_the_first_block_to_the_verdict(deployment, tmp_path):
     environment = json.loads((folder.path / "environment.json").read_text())
     assert environment["target"]["engines"] == {"P0": "prefill", "D0": "decode"}
     assert {p["service.name"] for p in environment["processes"]} >= {names.SERVICE_ROUTER, names.SERVICE_DECODE}
+
+
+def test_the_router_times_what_the_experiment_compares_and_nothing_else(deployment, tmp_path):
+    before = first_tokens(deployment.url)
+    folder = RunFolder.create(tmp_path / "run", plan_of())
+    run_experiment(folder, Setup(deployment.url, deployment.store_url), quiet)
+    planned = Counter(block.mode for block in folder.plan.blocks for _ in range(block.requests) if not block.warm_up)
+    assert first_tokens(deployment.url) - before == planned
+
+
+def first_tokens(url: str) -> Counter[str]:
+    """How many times to a first token the router knows, by mode."""
+    page = httpx.get(f"{url}/metrics").text
+    found = re.findall(r'kvpath_router_time_to_first_token_seconds_count{mode="(\w+)"} (\S+)', page)
+    return Counter({mode: int(float(count)) for mode, count in found})
 
 
 def test_both_blocks_of_a_pair_send_the_same_prompts_with_salts_of_their_own(deployment, tmp_path):

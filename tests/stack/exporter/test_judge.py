@@ -38,6 +38,14 @@ def test_an_answer_in_one_piece_is_complete_and_gives_no_figures():
     assert (found.outcome, found.path) == ("complete", None)
 
 
+def test_a_measurements_own_request_counts_as_such_and_is_waited_for_no_longer():
+    whole = push_trace(number=1)
+    attributes = {**whole.server_span().attributes, names.ATTR_UNCOUNTED: names.UNCOUNTED_WARM_UP}
+    for trace in (whole, Trace(whole.trace_id, tuple(s for s in whole.spans if s.name != names.SPAN_BLOCKS_HELD))):
+        found = judge(with_root(trace, attributes=attributes))
+        assert (found.outcome, found.settled, found.reasons, found.path) == ("uncounted", True, (), None)
+
+
 def test_a_mode_that_nobody_knows_does_not_become_a_label():
     root = push_trace(number=1).server_span()
     found = judge(with_root(push_trace(number=1), attributes={**root.attributes, names.ATTR_MODE: "teleport"}))

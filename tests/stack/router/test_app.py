@@ -77,6 +77,29 @@ async def test_metrics_follow_requests(router, mode):
         assert await router.metric(sample) == value, sample
 
 
+async def test_a_measurements_own_request_is_in_no_latency(router, prefill, decode, consistent, mode):
+    name, own = mode[names.HEADER_MODE], {names.HEADER_UNCOUNTED: names.UNCOUNTED_WARM_UP}
+    response = await router.complete({**mode, **own}, stream=True, max_tokens=8)
+    assert response.status_code == 200
+    server = consistent(await router.spans())
+    assert server.attributes[names.ATTR_UNCOUNTED] == names.UNCOUNTED_WARM_UP
+    assert [event.name for event in server.events] == [names.EVENT_FIRST_TOKEN]
+    assert await router.metric(f'kvpath_router_requests_total{{mode="{name}",status="200"}}') == 1
+    page = (await router.client.get("/metrics")).text
+    for latency in ("time_to_first_token", "request_duration", "time_per_output_token"):
+        assert f'kvpath_router_{latency}_seconds_count{{mode="{name}"}}' not in page
+    for request in prefill.requests + decode.requests:
+        assert names.HEADER_UNCOUNTED not in {header.lower() for header in request.headers}
+
+
+async def test_what_a_client_may_not_say_is_ignored(start, prefill, decode):
+    async with start(prefill, decode, allow_mode_header=False) as router:
+        await router.complete({names.HEADER_UNCOUNTED: names.UNCOUNTED_STEP}, stream=True)
+        (server,) = [span for span in await router.spans() if span.kind.name == "SERVER"]
+        assert names.ATTR_UNCOUNTED not in server.attributes
+        assert await router.metric('kvpath_router_time_to_first_token_seconds_count{mode="push"}') == 1
+
+
 async def test_open_metrics_carry_the_trace_of_a_first_token(router, mode):
     response = await router.complete(mode)
     await router.spans()

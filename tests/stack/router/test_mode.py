@@ -25,6 +25,14 @@ def test_header_when_allowed_then_split_then_default():
         policy().decide(names.MODE_REUSE, "k")
 
 
+def test_a_measurements_own_request_is_known_by_a_reason_where_headers_are_allowed():
+    assert [policy().uncounted(reason) for reason in names.UNCOUNTED_REASONS] == list(names.UNCOUNTED_REASONS)
+    assert policy().uncounted(None) is None
+    assert policy(allow=False).uncounted(names.UNCOUNTED_STEP) is None
+    with pytest.raises(BadRequestError, match="no reason known here"):
+        policy().uncounted("because")
+
+
 @given(st.text(), st.dictionaries(st.sampled_from(ALL), st.floats(0, 1e6), min_size=1))
 def test_a_conversation_keeps_its_mode_and_never_gets_one_without_weight(key, weights):
     chosen = choose_by_weight(weights, key)
