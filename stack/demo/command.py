@@ -18,7 +18,7 @@ from stack.demo.evidence import Sent
 from stack.demo.prompts import Prompt, demo_prompts, interleaved
 from stack.demo.result import DemoResult, evidence_lines, make_result, write_result
 from stack.engines.command_line import engine_argv
-from stack.engines.launch import RunningStack, running_stack
+from stack.engines.launch import STORE_FILE, RunningStack, running_stack
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError, interrupt_on_termination
 from stack.engines.settings import DeploymentSettings
@@ -41,6 +41,7 @@ from stack.experiment.run_folder import FolderError, RunFolder
 from stack.experiment.step import step_engine
 from stack.experiment.target import TargetError
 from stack.settings_error import one_line
+from stack.own_command import own_command
 
 EXPERIMENT_FOLDER = "ab"
 DEFAULT_REQUESTS = 12  # a mode
@@ -140,22 +141,29 @@ def _show(settings: DeploymentSettings, result: DemoResult, experiment: Result |
     if result.problems:
         print("\nThis run is not to be believed as it is:\n  " + "\n  ".join(result.problems))
     slowest = max(result.sent, key=lambda each: each.answer.ttft_ns)
-    print(f"""
-Look further:
-  kvpath report --traces {traces}                      this comparison again; --json for machines
-  kvpath trace {slowest.answer.trace_id} --traces {traces}
-                                                       the slowest request, span by span
-  {settings.run_dir}/result.json                       every request's stages, and what was checked
-  {settings.run_dir}/{EXPERIMENT_FOLDER}/                               the A/B: plan, probe, requests, result
-  {settings.run_dir}/logs/                             what every process said
-  kvpath up                                            the same deployment, for requests of your own
-  kvpath view --traces {traces} --result {settings.run_dir / EXPERIMENT_FOLDER}
-                                                       all of it as a page; prints its address
-""")
+    print(look_further(settings.run_dir, slowest.answer.trace_id, experiment is not None))
     return EXIT_FAILED if result.problems else 0
 
 
 def _print_comparison(traces: Path) -> None:
+def look_further(run_dir: Path, slowest: str, compared: bool) -> str:
+    """What there is to see of a demo that has ended; every command works as it is printed."""
+    kvpath, traces, experiment = own_command(), run_dir / "traces.json", run_dir / EXPERIMENT_FOLDER
+    view = f"{kvpath} view --traces {traces}" + (f" --result {experiment}" if compared else "")
+    lines = {
+        f"{kvpath} report --traces {traces}": "this comparison again; --json for machines",
+        f"{kvpath} trace {slowest} --traces {traces}": "the slowest request, span by span",
+        view: "all of it as a page; prints its address",
+        f"{kvpath} up": "the same deployment, for requests of your own",
+        f"{run_dir}/result.json": "every request's stages, and what was checked",
+        f"{run_dir}/{STORE_FILE}": "every trace, also the A/B's; --traces takes it, too; the next demo removes it",
+        f"{run_dir}/logs/": "what every process said",
+    }
+    if compared:
+        lines[f"{experiment}/"] = "the A/B: plan, probe, requests, result"
+    return "\nLook further:\n" + "\n".join(f"  {what}\n      {how}" for how, what in lines.items()) + "\n"
+
+
     """Prints what ``kvpath report --traces FILE`` prints: what the user gets here is what there is to get later."""
     parser = argparse.ArgumentParser()
     report_command.add_arguments(parser)

@@ -138,6 +138,8 @@ def _store_part(settings: DeploymentSettings) -> Part:
         log=settings.run_dir / "logs" / "store.log",
         env={
             "KVPATH_STORE_PORT": str(settings.store_port),
+        if files:
+            say(f"removed {settings.run_dir / STORE_FILE}, the traces of the previous run")
             "KVPATH_STORE_PATH": str(settings.run_dir / STORE_FILE),
         },
     )

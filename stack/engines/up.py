@@ -8,16 +8,20 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
 
 from connector import names
-from stack.engines.launch import RunningStack, running_stack
+from stack.engines.command_line import EngineSpec
+from stack.engines.launch import STORE_FILE, router_config, running_stack
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError, interrupt_on_termination
-from stack.engines.settings import ConnectorChoice, DeploymentSettings
+from stack.engines.settings import KEPT_PORT_OFFSET, ConnectorChoice, DeploymentSettings
+from stack.own_command import own_command
+from stack.router.settings import RouterSettings, configured_modes
 from stack.settings_error import one_line
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -64,7 +68,7 @@ def add_deployment_arguments(parser: argparse.ArgumentParser, run_dir: Path) -> 
 
 
 def settings_from(args: argparse.Namespace) -> DeploymentSettings:
-    """Raises ``ValidationError`` for a value that cannot be."""
+    """Raises ``ValidationError`` or ``SettingsError`` for a value that cannot be, ``ModelError`` without a home."""
     given = {name: value for name, value in vars(args).items() if name in DeploymentSettings.model_fields}
     return DeploymentSettings(**{name: value for name, value in given.items() if value is not None})
 
@@ -84,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     interrupt_on_termination()
     try:
         with running_stack(settings_from(args), say) as stack:
-            _invite(stack)
+            print(invitation(stack.settings, stack.prefill, stack.decode))
             while True:
                 stack.deployment.check()
                 time.sleep(1.0)
@@ -99,20 +103,33 @@ def run(args: argparse.Namespace) -> int:
         return EXIT_USAGE
 
 
-def _invite(stack: RunningStack) -> None:
-    settings = stack.settings
-    modes = " and ".join(stack.modes)
-    if stack.decode.keeps:
-        modes += f", and {names.MODE_REUSE} for turns with -H '{names.HEADER_CONVERSATION}: ID'"
-    print(f"""
-Ready. One OpenAI-compatible endpoint, modes {modes}:
+def invitation(settings: DeploymentSettings, prefill: EngineSpec, decode: EngineSpec) -> str:
+    """What a deployment that is ready can be asked for; every command works as it is printed."""
+    router = RouterSettings.model_validate(router_config(settings, prefill, decode))
+    *modes, last = configured_modes(router)  # those that /ready names
+    reuse = f"; {names.MODE_REUSE} wants -H '{names.HEADER_CONVERSATION}: ID'" if names.MODE_REUSE in modes else ""
+    further = {
+        f"{own_command()} report --url {settings.store_url}": "stages of TTFT, mode beside mode",
+        f"{settings.store_url}/view/": "the same as a page, request by request",
+        f"{settings.run_dir / STORE_FILE}": "traces, also of earlier runs (7 days, at most 1 GiB)",
+        f"{settings.run_dir / 'logs'}": "what every process says",
+    }
+    return f"""
+Ready. One OpenAI-compatible endpoint, modes {", ".join(modes)} and {last}{reuse}:
 
-  curl -s {settings.router_url}/v1/completions -H 'content-type: application/json' \\
-    -H 'x-kvpath-mode: {stack.modes[-1]}' \\
-    -d '{{"model": "{settings.model_name}", "prompt": "The capital of France is", "max_tokens": 8}}'
+  curl -sN {settings.router_url}/v1/completions -H 'content-type: application/json' \\
+    -H '{names.HEADER_MODE}: {names.MODE_PULL if names.MODE_PULL in modes else modes[0]}' \\
+    -d '{{"model": "{settings.model_name}", "prompt": "The capital of France is", "max_tokens": 8, "stream": true}}'
 
-  kvpath report --url {settings.store_url}      stages of TTFT, mode beside mode
-  {settings.run_dir}/logs                       what every process says
+It streams, because an answer in one piece has no first token to time: the report leaves such answers out.
+
+{two_columns(further)}
 
 Ctrl-C stops everything.
-""")
+"""
+
+
+def two_columns(lines: Mapping[str, str]) -> str:
+    """Commands and files, each with what it is for beside it."""
+    width = max(map(len, lines)) + 2
+    return "\n".join(f"  {left:<{width}}{right}" for left, right in lines.items())

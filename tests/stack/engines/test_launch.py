@@ -2,15 +2,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from connector import names
 from stack.engines import up
 from stack.engines.launch import router_config, running_stack, running_stacks
 from stack.engines.model import ModelError
 from stack.engines.processes import DeploymentError
 from stack.engines.settings import DeploymentSettings, engine_specs
+from stack.own_command import own_command
 from stack.router.settings import RouterSettings, configured_modes
 
 
@@ -103,3 +107,21 @@ def test_flags_are_stronger_than_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("KVPATH_STORE_PORT", "2222")
     chosen = up.settings_from(parsed("--router-port", "3333"))
     assert (chosen.router_port, chosen.store_port) == (3333, 2222)
+
+
+@pytest.mark.parametrize("connector", ["switch", "push", "upstream-pull"])
+def test_what_a_ready_deployment_prints_works_as_printed(connector: str) -> None:
+    chosen = settings(connector=connector)
+    specs = engine_specs(chosen, Path("/m"))
+    printed = up.invitation(chosen, *specs)
+    modes = configured_modes(RouterSettings.model_validate(router_config(chosen, *specs)))
+    (named,) = re.findall(r"modes (.*?)[;:]", printed)
+    assert tuple(re.split(", | and ", named)) == modes
+    curl = shlex.split(printed[printed.index("curl") : printed.index("\n\nIt streams")].replace("\\\n", " "))
+    body = json.loads(curl[curl.index("-d") + 1])
+    assert (body["model"], body["stream"]) == (chosen.model_name, True), "what is not streamed is in no table"
+    (mode,) = [each.partition(": ")[2] for each in curl if each.startswith(names.HEADER_MODE)]
+    assert mode in modes
+    assert f"{own_command()} report --url http://127.0.0.1:4318 " in printed
+    assert "http://127.0.0.1:4318/view/ " in printed
+    assert "out/up/traces.sqlite " in printed
