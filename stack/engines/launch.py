@@ -111,7 +111,8 @@ def _ports(
 def _start_store(deployment: Deployment, settings: DeploymentSettings, say: Say) -> Awaited:
     settings.run_dir.mkdir(parents=True, exist_ok=True)
     if not settings.keep_traces:
-        for file in settings.run_dir.glob(f"{STORE_FILE}*"):  # SQLite's write-ahead log lies beside it
+        files = list(settings.run_dir.glob(f"{STORE_FILE}*"))  # SQLite's write-ahead log lies beside it
+        for file in files:
             file.unlink()
     say(f"starting; logs are in {settings.run_dir / 'logs'}")
     (store,) = deployment.start(_store_part(settings))
