@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from connector import names
 from connector.bootstrap import SpanCounts
 from connector.ledger import Losses
 
@@ -26,15 +27,21 @@ _HELD_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 480.0)
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A metric's name on ``/metrics`` (counters gain ``_total`` there), kind, help, labels and buckets."""
+    """A metric's name on ``/metrics`` (counters gain ``_total`` there), kind, help, labels and buckets.
+
+    Of a counter that tells of losses, ``from_zero`` has the label values that are known beforehand: their series are
+    there from the start, because no rate and no alert sees a series that begins at 1.
+    """
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    from_zero: tuple[tuple[str, ...], ...] = ()
 
 
+_EACH_MODE = tuple((mode,) for mode in names.TRANSFER_MODES)
 STAGE_SECONDS = Metric(
     "kvpath_stage_seconds", "histogram", "Time of one stage of a KV transfer, by mode.", ("mode", "stage"), _SECONDS
 )
@@ -75,11 +82,19 @@ RENDEZVOUS_WAIT_SECONDS = Metric(
     ("last_arrival",),
     _SECONDS,
 )
-COMPLETIONS = Metric("kvpath_completions", "counter", "Completion notifications counted by D.", ("mode",))
-COMPLETIONS_EXPECTED = Metric(
-    "kvpath_completions_expected", "counter", "Completions that D expected for finished transfers.", ("mode",)
+COMPLETIONS = Metric(
+    "kvpath_completions", "counter", "Completion notifications counted by D.", ("mode",), from_zero=_EACH_MODE
 )
-LEASES_EXPIRED = Metric("kvpath_leases_expired", "counter", "KV blocks of P released by an expired lease.", ("mode",))
+COMPLETIONS_EXPECTED = Metric(
+    "kvpath_completions_expected",
+    "counter",
+    "Completions that D expected for finished transfers.",
+    ("mode",),
+    from_zero=_EACH_MODE,
+)
+LEASES_EXPIRED = Metric(
+    "kvpath_leases_expired", "counter", "KV blocks of P released by an expired lease.", ("mode",), from_zero=_EACH_MODE
+)
 BLOCKS_HELD_SECONDS = Metric(
     "kvpath_blocks_held_seconds",
     "histogram",
@@ -95,14 +110,19 @@ REUSE_TOKENS = Metric(
 )
 BLOCKS_PINNED = Metric("kvpath_blocks_pinned", "gauge", "Blocks that D keeps of finished requests, for mode reuse.")
 BLOCKS_PINNED_LIMIT = Metric("kvpath_blocks_pinned_limit", "gauge", "Blocks that D may keep at most, for mode reuse.")
+LOSS_KINDS = ("facts_dropped", "evicted", "unmatched", "spans_dropped", "spans_failed", "samples_refused")
 TELEMETRY_LOST = Metric(
     "kvpath_telemetry_lost",
     "counter",
     "What telemetry lost: facts dropped, requests evicted, facts unmatched, spans dropped or failed in export.",
     ("kind",),
+    from_zero=tuple((kind,) for kind in LOSS_KINDS),
 )
 TELEMETRY_ERRORS = Metric(
-    "kvpath_telemetry_errors", "counter", "Exceptions inside telemetry that were swallowed; serving went on."
+    "kvpath_telemetry_errors",
+    "counter",
+    "Exceptions inside telemetry that were swallowed; serving went on.",
+    from_zero=((),),
 )
 METRICS: tuple[Metric, ...] = (
     STAGE_SECONDS,
@@ -159,15 +179,9 @@ class Samples:
 
     def report_losses(self, losses: Losses, spans: SpanCounts) -> None:
         """Adds what the process-wide counts grew by since the last call."""
-        totals = {
-            "facts_dropped": losses.dropped,
-            "evicted": losses.evicted,
-            "unmatched": losses.unmatched,
-            "spans_dropped": spans.dropped,
-            "spans_failed": spans.failed,
-            "samples_refused": self.refused,
-        }
-        for kind, total in totals.items():
+        spans_lost = (spans.dropped, spans.failed)
+        totals = (losses.dropped, losses.evicted, losses.unmatched, *spans_lost, self.refused)
+        for kind, total in zip(LOSS_KINDS, totals, strict=True):
             self._report_growth(TELEMETRY_LOST, kind, total, kind)
         self._report_growth(TELEMETRY_ERRORS, "errors", losses.errors)
 
@@ -206,6 +220,10 @@ class EngineMetrics:
                     **extra,
                 ),
             )
+        for metric, family in self._metrics.values():
+            for label_values in metric.from_zero:
+                for engine in values_by_engine.values():
+                    family.labels(*map(str, engine), *label_values)
 
     def observe(self, samples: Sequence[Sample], engine_index: int) -> None:
         """Adds ``samples`` of one engine; raises ``KeyError`` for a metric that is not in :data:`METRICS`."""

@@ -17,6 +17,7 @@ MODE_PUSH = "push"  # P WRITEs into D
 MODE_PULL = "pull"  # D READs from P
 MODE_REUSE = "reuse"  # pull, and D's KV goes back to P on the next turn
 MODE_PLAIN = "plain"  # no transfer: D computes the prompt itself (a visible fall-back)
+MODE_NONE = "none"  # the router refused the request before it decided a mode
 TRANSFER_MODES = (MODE_PUSH, MODE_PULL, MODE_REUSE)
 
 # --- Spans --------------------------------------------------------------------------------------------------
@@ -98,6 +99,7 @@ HEADER_TRACESTATE = "tracestate"
 HEADER_TRACE_ID = "x-kvpath-trace-id"  # on the router's responses
 HEADER_FALLBACK = "x-kvpath-fallback"  # on the router's responses, when a request fell back to mode "plain"
 HEADER_CONVERSATION = "x-conversation-id"
+HEADER_REUSE = "x-kvpath-reuse"  # on the router's responses in mode reuse: one of REUSE_OUTCOMES or REUSE_NOT_FOLLOWED
 HEADER_ANNOTATED = "x-kvpath-annotated"  # on the answer to a change of the split: the router annotates it in Grafana
 PARAM_TRACEPARENT = "traceparent"  # inside kv_transfer_params
 PARAM_REQUEST_ID = "kvpath_request_id"  # inside kv_transfer_params
@@ -131,6 +133,9 @@ REUSE_EXPIRED = "expired"
 REUSE_TOO_SHORT = "too_short"
 REUSE_EDITED = "edited"  # the history is not the one whose KV was kept
 REUSE_GONE = "gone"  # D no longer has it: restarted, used or freed
+REUSE_NO_CONVERSATION = "no_conversation"  # nothing was looked up: the request names none
+REUSE_NOT_PLAIN_TEXT = "not_plain_text"  # nothing was looked up: images, adapters, a cache salt, ...
+REUSE_NOT_FOLLOWED = (REUSE_NO_CONVERSATION, REUSE_NOT_PLAIN_TEXT)
 REUSE_OUTCOMES = (REUSE_HIT, REUSE_MISS, REUSE_EXPIRED, REUSE_TOO_SHORT, REUSE_EDITED, REUSE_GONE)
 OPERATION_WRITE = "WRITE"
 OPERATION_READ = "READ"

@@ -15,6 +15,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client.exposition import choose_encoder
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
 
 from connector.bootstrap import Telemetry, start_telemetry
 from connector.names import SERVICE_ROUTER
@@ -101,6 +102,8 @@ def create_app(
         app.include_router(admin_routes(settings.admin_token, settings, policy, annotations))
     _add_state_routes(app, policy, metrics)
     _add_models_route(app, upstream)
+    for path in GENERATION_PATHS:  # for other methods: 405 and which one is allowed
+        app.router.routes.append(Route(path, app.generation, methods=["POST"]))
     _add_error_shape(app)
     return app
 

@@ -67,7 +67,10 @@ def read_settings(args: argparse.Namespace) -> RouterSettings:
     """Reads flags, then ``--config``, then the environment. Raises ``ValueError`` or ``OSError``."""
     given: dict[str, Any] = {}
     if args.config is not None:
-        given = json.loads(args.config.read_text())
+        try:
+            given = json.loads(args.config.read_text())
+        except ValueError as error:  # also what is not text
+            raise ValueError(f"{args.config} is not a JSON file: {error}") from None
         if not isinstance(given, dict):
             raise ValueError(f"{args.config} must hold a JSON object")
     flags = {"host": args.host, "port": args.port, "otlp_endpoint": args.otlp_endpoint}

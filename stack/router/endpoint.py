@@ -19,7 +19,7 @@ from stack.router.conversations.answer import ANSWER_UNFINISHED
 from stack.router.conversations.entry import key_of
 from stack.router.conversations.history import history_of
 from stack.router.conversations.turns import Conversations, Turn
-from stack.router.errors import BadRequestError, BrokenAnswerError, DeadlineError, RouterError
+from stack.router.errors import BadRequestError, BrokenAnswerError, DeadlineError, RouterError, ShuttingDownError
 from stack.router.exchange import CLIENT_DISCONNECTED, Exchange
 from stack.router.metrics import RouterMetrics
 from stack.router.mode import ModePolicy
@@ -30,10 +30,8 @@ from stack.router.spans import RouterSpan, Spans, Value
 from stack.router.stream import StreamScan, usage_of
 
 STATUS_CLIENT_GONE = 499  # in metrics and spans only: nobody is there to read it
-UNDECIDED = "none"  # mode in the metrics of requests that were refused before it was decided
-# Why nothing of a turn can be reused, in the metrics, beside an answer's own problems:
-NO_CONVERSATION = "no_conversation"
-NOT_PLAIN_TEXT = "not_plain_text"
+# Why nothing of a turn can be reused, in the metrics, beside names.REUSE_NOT_FOLLOWED and an answer's own problems:
+NO_ANSWER = "no_answer"  # refused, failed, or given up before the first token
 STREAM_ERROR = "stream_error"  # the engine's own error event in a stream
 REAP_GRACE_S = 5.0  # for P's answer when D has already finished
 _log = logging.getLogger(__name__)
@@ -79,9 +77,10 @@ class GenerationEndpoint:
             _log.exception("request %s failed inside the router", exchange.request_id)
             exchange.error_type = type(error).__name__
             await responder.fail(RouterError("internal error of the router; see its log"))
-        except asyncio.CancelledError:
-            exchange.error_type = exchange.cancel_reason
-            raise
+        except asyncio.CancelledError:  # the server's, which waits no longer; raised again it would answer by itself
+            stopping = ShuttingDownError("the router is shutting down; send the request again")
+            exchange.error_type = stopping.error_type
+            await responder.fail(stopping)
         finally:
             self._account(exchange)
 
@@ -110,7 +109,8 @@ class GenerationEndpoint:
         """Follows the conversation. A request that has none, or cannot be followed, is served as a pull would be."""
         history = history_of(exchange.path, exchange.body)
         if conversation is None or history is None:
-            self._metrics.not_kept(NO_CONVERSATION if conversation is None else NOT_PLAIN_TEXT)
+            exchange.reuse = names.REUSE_NO_CONVERSATION if conversation is None else names.REUSE_NOT_PLAIN_TEXT
+            self._metrics.not_kept(exchange.reuse)
             return
         key = key_of(exchange.header("authorization"), conversation)
         exchange.turn = Turn.begin(key, history, chat=exchange.path == bodies.CHAT_PATH)
@@ -183,11 +183,16 @@ class GenerationEndpoint:
 
     async def _stream(self, exchange: Exchange, responder: Responder, opened: Opened) -> None:
         scan = StreamScan(chat=exchange.path == bodies.CHAT_PATH)
+        exchange.streamed = True
         try:
             await responder.stream(opened, scan, self._follower(exchange, opened, scan))
         except RouterError:
             if not scan.end().done:
                 raise
+        finally:
+            turn = exchange.turn
+            if turn is not None and turn.answer.finished and not turn.ending:  # the client left before [DONE]
+                self._conversations.ended(turn, opened.leg.engine.engine_id, exchange.request_id)
         end = scan.end()
         if end.failed:
             exchange.error_type = STREAM_ERROR
@@ -240,28 +245,30 @@ class GenerationEndpoint:
     def _account(self, exchange: Exchange) -> None:
         exchange.close_legs()
         if exchange.turn is not None and not exchange.turn.ending:
-            self._metrics.not_kept(exchange.turn.answer.problem or ANSWER_UNFINISHED)
+            unfinished = NO_ANSWER if exchange.first_token_ns is None else ANSWER_UNFINISHED
+            self._metrics.not_kept(exchange.turn.answer.problem or unfinished)
         span = exchange.span or self._start_span(exchange)
         ended_ns = exchange.last_byte_ns or now()
-        if exchange.mode:
-            span.set(names.ATTR_MODE, exchange.mode)
+        mode = exchange.mode or names.MODE_NONE
+        span.set(names.ATTR_MODE, mode)
         if exchange.status:
             span.set(names.ATTR_HTTP_STATUS, exchange.status)
         if exchange.fallback is not None:
             span.set(names.ATTR_FALLBACK, exchange.fallback)
-            self._metrics.fell_back(exchange.fallback)
+            if exchange.status == 200:  # D did serve it
+                self._metrics.fell_back(exchange.fallback)
         if exchange.uncounted is not None:
             span.set(names.ATTR_UNCOUNTED, exchange.uncounted)
         if exchange.first_token_ns is not None:
             span.event(names.EVENT_FIRST_TOKEN, exchange.first_token_ns)
-            if exchange.uncounted is None:
+            if exchange.streamed and exchange.uncounted is None:  # else it is the last byte, too
                 seconds = (exchange.first_token_ns - exchange.started_ns) / 1e9
-                self._metrics.first_token(exchange.mode, seconds, span.trace_id())
+                self._metrics.first_token(mode, seconds, span.trace_id())
         if exchange.error_type is not None:
             span.fail(exchange.error_type)
         span.end(ended_ns)
         duration_s = (ended_ns - exchange.started_ns) / 1e9 if exchange.uncounted is None else None
-        self._metrics.ended(exchange.mode or UNDECIDED, exchange.status, duration_s, exchange.error_type)
+        self._metrics.ended(mode, exchange.status, duration_s, exchange.error_type)
 
 
 async def _read(receive: Any, limit: int) -> bytes:

@@ -3,6 +3,7 @@
 RouterError                  answered in the OpenAI error shape
 ├── BadRequestError          400/413, the client's request cannot be served
 ├── NoEngineError            503, no healthy engine for this mode
+├── ShuttingDownError        503, the router was told to stop
 ├── UnreachableError         502, the engine did not accept a connection
 ├── ConnectTimeoutError      504, the engine did not accept a connection in time
 ├── BrokenAnswerError        502, the engine closed or garbled its answer
@@ -62,6 +63,10 @@ class NoEngineError(RouterError):
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         return [*super().headers(), (b"retry-after", b"1")]
+
+
+class ShuttingDownError(NoEngineError):
+    error_type = "shutting_down"
 
 
 class UnreachableError(RouterError):

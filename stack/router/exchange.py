@@ -44,6 +44,8 @@ class Exchange:
     uncounted: str | None = None  # why it is in no latency
     span: RouterSpan | None = None
     turn: Turn | None = None  # in reuse, of a conversation that can be followed
+    reuse: str | None = None  # in reuse, what became of the lookup
+    streamed: bool = False  # the answer is an event stream: its first token is not its last byte
     legs: list[Leg] = field(default_factory=list)
     cancel_reason: str = CANCELLED
     status: int = 0

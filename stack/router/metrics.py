@@ -77,21 +77,21 @@ class RouterMetrics:
         self._in_flight = Gauge(IN_FLIGHT, "Requests being served.", registry=registry)
         self._ttft = Histogram(
             TTFT,
-            "Request in to first content chunk out.",
+            "Request in to first content chunk out, of streamed answers.",
             ["mode"],
             buckets=_TTFT_BUCKETS,
             registry=registry,
         )
         self._duration = Histogram(
             DURATION,
-            "Request in to last byte out.",
+            "Request in to last byte out, streamed or not.",
             ["mode"],
             buckets=_DURATION_BUCKETS,
             registry=registry,
         )
         self._tpot = Histogram(
             TPOT,
-            "First to last token over the tokens between; counted in SSE events when the engine sent no usage.",
+            "First to last token of a stream over the tokens between; counted in SSE events where usage is not sent.",
             ["mode"],
             buckets=_TPOT_BUCKETS,
             registry=registry,
@@ -105,8 +105,6 @@ class RouterMetrics:
             ["outcome"],
             registry=registry,
         )
-        for outcome in ("kept", "regretted"):  # there from the start: no regret is 0, not the absence of a series
-            self._early.labels(outcome)
         self._lookups = Counter(
             REUSE_LOOKUPS, "Looks at what is kept of the turn before, by outcome.", ["outcome"], registry=registry
         )
@@ -129,6 +127,16 @@ class RouterMetrics:
         self._annotations = Counter(
             ANNOTATIONS, "Changes of the split, by whether they are marked in Grafana.", ["outcome"], registry=registry
         )
+        self._begin_at_zero()
+
+    def _begin_at_zero(self) -> None:
+        """Makes the series whose labels are known: no rate sees an increase from nothing to 1."""
+        for outcome in ("kept", "regretted"):
+            self._early.labels(outcome)
+        for outcome in names.REUSE_OUTCOMES:
+            self._lookups.labels(outcome)
+        for outcome in ("written", "failed"):
+            self._annotations.labels(outcome)
 
     @_swallowing
     def started(self) -> None:

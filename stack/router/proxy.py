@@ -104,6 +104,7 @@ class Proxy:
                 span.set(names.ATTR_REUSE_AGE, found.age_s)
         finally:
             span.end()
+        exchange.reuse = found.outcome
         self._metrics.looked_up(found.outcome, found.tokens, found.age_s)
         return found
 

@@ -35,6 +35,8 @@ class Responder:
             own[names.HEADER_MODE] = exchange.mode
         if exchange.fallback is not None:
             own[names.HEADER_FALLBACK] = exchange.fallback
+        if exchange.reuse is not None:
+            own[names.HEADER_REUSE] = exchange.reuse
         trace_id = exchange.span.trace_id() if exchange.span is not None else None
         if trace_id is not None:
             own[names.HEADER_TRACE_ID] = trace_id

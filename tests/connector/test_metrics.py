@@ -80,10 +80,23 @@ def test_every_metric_can_be_observed_and_is_exposed(
         ]
     )
     start = f"{metric.name}{suffix}{{"
-    line = next(line for line in text.splitlines() if line.startswith(start) and 'engine="1"' in line)
+    line = next(
+        line for line in text.splitlines() if line.startswith(start) and all(pair in line for pair in wanted.split(","))
+    )
     name, _, value = line.rpartition(" ")
     assert float(value) == 2
     assert sorted(name[name.index("{") + 1 : -1].split(",")) == sorted(wanted.split(","))
+
+
+def test_losses_begin_at_zero_on_every_engine(engine_metrics: EngineMetrics, registry: CollectorRegistry) -> None:
+    """A rate sees no increase in a series that begins at 1."""
+    text = generate_latest(registry).decode()
+    for engine in (0, 1):
+        for mode in names.TRANSFER_MODES:
+            assert f'kvpath_leases_expired_total{{engine="{engine}",mode="{mode}",model_name="m"}} 0.0' in text
+        for kind in metrics.LOSS_KINDS:
+            assert f'kvpath_telemetry_lost_total{{engine="{engine}",kind="{kind}",model_name="m"}} 0.0' in text
+        assert f'kvpath_telemetry_errors_total{{engine="{engine}",model_name="m"}} 0.0' in text
 
 
 def test_a_gauge_shows_the_latest_value(engine_metrics: EngineMetrics, registry: CollectorRegistry) -> None:

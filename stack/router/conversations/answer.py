@@ -35,6 +35,11 @@ class AnswerText:
         self.done = False
         self.problem: str | None = None
 
+    @property
+    def finished(self) -> bool:
+        """Whether the answer's last token has come, though the stream may not have said ``[DONE]`` yet."""
+        return self._finished and self.problem is None
+
     def covered(self) -> tuple[int, bytes]:
         """Returns length and digest of the history with this answer in it, or without one that is not plain text."""
         if self._plain:

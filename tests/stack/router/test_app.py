@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from connector import names
+from stack.router.bodies import CHAT_PATH, COMPLETIONS_PATH
 from stack.router.settings import DECODE
 from stack.router.stub_engine import StubEngine
 
@@ -59,6 +62,30 @@ async def test_errors_have_the_openai_shape(router):
         assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize("path", [COMPLETIONS_PATH, CHAT_PATH])
+async def test_a_generation_endpoint_says_which_method_it_takes(router, path):
+    response = await router.client.get(path)
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
+    assert set(response.json()["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_an_answer_in_one_piece_has_a_duration_and_no_first_token(router, mode):
+    name = mode[names.HEADER_MODE]
+    await router.complete(mode, max_tokens=8)
+    await router.spans()
+    page = (await router.client.get("/metrics")).text
+    assert f'kvpath_router_request_duration_seconds_count{{mode="{name}"}} 1' in page
+    for of_streams in ("time_to_first_token", "time_per_output_token"):
+        assert f"kvpath_router_{of_streams}_seconds_count{{" not in page
+
+
+async def test_series_whose_labels_are_known_begin_at_zero(router):
+    page = (await router.client.get("/metrics")).text
+    for outcome in names.REUSE_OUTCOMES:
+        assert f'kvpath_router_reuse_lookups_total{{outcome="{outcome}"}} 0.0' in page
+    assert 'kvpath_router_annotations_total{outcome="failed"} 0.0' in page
+
+
 async def test_metrics_follow_requests(router, mode):
     name = mode[names.HEADER_MODE]
     await router.complete(mode, stream=True, max_tokens=8)
@@ -101,7 +128,7 @@ async def test_what_a_client_may_not_say_is_ignored(start, prefill, decode):
 
 
 async def test_open_metrics_carry_the_trace_of_a_first_token(router, mode):
-    response = await router.complete(mode)
+    response = await router.complete(mode, stream=True)
     await router.spans()
     page = await router.client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers[names.HEADER_TRACE_ID] in page.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import signal
 import socket
@@ -12,7 +13,9 @@ import sys
 import httpx
 import pytest
 
+from connector import names
 from stack.router import command
+from stack.router.stub_engine import Reply
 
 P = {"url": "http://127.0.0.1:1", "role": "prefill", "engine_id": "P", "side_channel_host": "h", "side_channel_port": 1}
 D = {"url": "http://127.0.0.1:1", "role": "decode", "engine_id": "D"}
@@ -36,7 +39,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(tmp_path, mon
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("{", "Expecting"),
+        ("{", "router.json is not a JSON file: Expecting"),
+        ("# kvpath", "router.json is not a JSON file: Expecting value"),
         ("[]", "JSON object"),
         ("{}", "engines: Field required"),
         (json.dumps({"engines": [P, D], "otlp_endpoint": "grpc:1"}), "OTLP"),
@@ -83,3 +87,35 @@ def test_it_serves_and_stops_cleanly_although_no_collector_answers(tmp_path, sig
             assert "Traceback" not in process.stderr.read()
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_it_stops_in_flight_gets_an_error_in_the_openai_shape(tmp_path, decode, events, stream):
+    decode.reply = Reply(tokens=9, pause_at=3, resume=asyncio.Event()) if stream else Reply(hold=asyncio.Event())
+    config = tmp_path / "router.json"
+    config.write_text(json.dumps({"engines": [decode.settings.model_dump()], "port": 0, "default_mode": "plain"}))
+    arguments = [sys.executable, "-m", "stack.router", "--config", str(config)]
+    process = await asyncio.create_subprocess_exec(
+        *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        url = (await process.stdout.readline()).decode().split()[-1]
+        async with httpx.AsyncClient(base_url=url, timeout=10) as client:
+            body = {"prompt": "p", "stream": stream}
+            asking = asyncio.create_task(client.post("/v1/completions", json=body))
+            await decode.until(lambda stub: stub.in_flight == 1)
+            process.send_signal(signal.SIGINT)
+            response = await asking
+        _, log = await asyncio.wait_for(process.communicate(), 5)
+        assert process.returncode == 0
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert response.status_code == (200 if stream else 503)
+    error = events(response.text)[-1] if stream else response.json()
+    assert error["error"]["code"] == "shutting_down"
+    assert set(error["error"]) == {"message", "type", "param", "code"}
+    assert response.headers.get("retry-after") == (None if stream else "1")
+    assert names.HEADER_REQUEST_ID in response.headers
+    assert b"Traceback" not in log

@@ -254,13 +254,17 @@ async def test_bodies_that_make_no_sense_are_refused(start, decode, consistent, 
         response = await router.client.post("/v1/completions", content=content)
         assert response.status_code == status
         assert response.json()["error"]["type"] == "invalid_request_error"
-        consistent(await router.spans(), "bad_request")
+        server = consistent(await router.spans(), "bad_request")
+        assert server.attributes[names.ATTR_MODE] == names.MODE_NONE
+        assert await router.metric(f'kvpath_router_requests_total{{mode="none",status="{status}"}}') == 1
         assert decode.requests == []
 
 
-async def test_an_unknown_mode_is_refused_and_a_forbidden_header_is_ignored(start, prefill, decode):
+async def test_an_unknown_mode_is_refused_and_a_forbidden_header_is_ignored(start, prefill, decode, consistent):
     async with start(prefill, decode) as router:
         assert (await router.complete({names.HEADER_MODE: "teleport"})).status_code == 400
+        server = consistent(await router.spans(), "bad_request")
+        assert server.attributes[names.ATTR_MODE] == names.MODE_NONE
     async with start(prefill, decode, allow_mode_header=False, default_mode=names.MODE_PULL) as router:
         assert (await router.complete(PUSH)).headers[names.HEADER_MODE] == names.MODE_PULL
 

@@ -152,6 +152,14 @@ async def test_what_transfer_cannot_serve_runs_plain_and_says_so(router, prefill
     assert await router.metric(f'kvpath_router_fallbacks_total{{reason="{reason}"}}') == 1
 
 
+async def test_a_fall_back_that_is_refused_was_not_served_plain(router, decode, consistent):
+    decode.reply = Reply(status=503)
+    assert (await router.complete(PUSH, n=2)).status_code == 503
+    server = consistent(await router.spans(), "503")
+    assert server.attributes[names.ATTR_FALLBACK] == "n"
+    assert await router.metric('kvpath_router_fallbacks_total{reason="n"}') == 0
+
+
 @pytest.mark.parametrize(
     ("kv_params", "reason"),
     [

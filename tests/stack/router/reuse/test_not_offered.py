@@ -106,6 +106,32 @@ async def test_a_turn_whose_client_left_leaves_nothing(router, prefill, decode, 
     assert await router.metric(f'{REUSE_NOT_KEPT}_total{{reason="answer_unfinished"}}') == 1
 
 
+async def test_a_client_that_leaves_with_the_last_token_can_go_on(router, decode, client_stream, conversation, lookups):
+    """Such as one that reads up to ``finish_reason`` and not to ``[DONE]``: the answer had ended by its length."""
+    decode.reply = Reply(tokens=2, pause_at=2, resume=asyncio.Event())
+    talk = conversation(router, stream=True)
+    headers = {**REUSE, names.HEADER_CONVERSATION: "c1"}
+    async with client_stream(router, headers=headers, prompt=talk.prompt) as reader:
+        await reader.readuntil(b'"length"')
+    await decode.until(lambda stub: stub.in_flight == 0)
+    await router.spans()
+    decode.reply = Reply()
+    talk.prompt += " word end And then?"
+    response = await talk.turn()
+    assert await lookups(router, 2) == ["miss", "hit"]
+    assert response.headers[names.HEADER_REUSE] == "hit"
+    assert await router.metric(f'{REUSE_NOT_KEPT}_total{{reason="answer_unfinished"}}') == 0
+
+
+async def test_a_turn_without_an_answer_is_told_from_an_unfinished_one(router, decode, conversation):
+    decode.reply = Reply(status=400)
+    talk = conversation(router)
+    response = await router.client.post(talk.path, json=talk.body(), headers=REUSE)
+    assert (response.status_code, response.headers[names.HEADER_REUSE]) == (400, "miss")
+    await router.spans()
+    assert await router.metric(f'{REUSE_NOT_KEPT}_total{{reason="no_answer"}}') == 1
+
+
 async def test_a_failed_prefill_fails_as_in_pull(router, prefill, consistent, conversation, lookups):
     talk = conversation(router)
     await talk.turn()

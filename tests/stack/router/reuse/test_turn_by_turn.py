@@ -28,6 +28,7 @@ async def test_each_turn_offers_p_what_d_kept_of_the_one_before(
         responses.append(await talk.turn())
         clock.seconds += 7
     assert await lookups(router, 4) == ["miss", "hit", "hit", "hit"]
+    assert [response.headers[names.HEADER_REUSE] for response in responses] == ["miss", "hit", "hit", "hit"]
     assert offers(prefill) == [None, *(rid(response) for response in responses[:3])]
     first, second = (request.body["kv_transfer_params"] for request in prefill.requests[:2])
     assert not set(OFFER) & set(first)
@@ -89,6 +90,7 @@ async def test_what_has_no_next_turn_is_served_as_a_pull_and_d_need_keep_nothing
 ):
     response = await conversation(router).turn(**more)
     assert response.headers[names.HEADER_MODE] == names.MODE_REUSE
+    assert response.headers[names.HEADER_REUSE] == reason
     (p,), (d,) = prefill.requests, decode.requests
     expected = {**prefill.kv_params(p), "transfer_mode": "reuse", "kvpath_request_id": d.headers["x-request-id"]}
     assert d.body["kv_transfer_params"] == {**expected, "traceparent": d.headers["traceparent"], "kvpath_keep": False}
