@@ -40,8 +40,8 @@ from stack.experiment.run import Setup, run_experiment
 from stack.experiment.run_folder import FolderError, RunFolder
 from stack.experiment.step import step_engine
 from stack.experiment.target import TargetError
-from stack.settings_error import one_line
 from stack.own_command import own_command
+from stack.settings_error import one_line
 
 EXPERIMENT_FOLDER = "ab"
 DEFAULT_REQUESTS = 12  # a mode
@@ -145,7 +145,6 @@ def _show(settings: DeploymentSettings, result: DemoResult, experiment: Result |
     return EXIT_FAILED if result.problems else 0
 
 
-def _print_comparison(traces: Path) -> None:
 def look_further(run_dir: Path, slowest: str, compared: bool) -> str:
     """What there is to see of a demo that has ended; every command works as it is printed."""
     kvpath, traces, experiment = own_command(), run_dir / "traces.json", run_dir / EXPERIMENT_FOLDER
@@ -164,6 +163,7 @@ def look_further(run_dir: Path, slowest: str, compared: bool) -> str:
     return "\nLook further:\n" + "\n".join(f"  {what}\n      {how}" for how, what in lines.items()) + "\n"
 
 
+def _print_comparison(traces: Path) -> None:
     """Prints what ``kvpath report --traces FILE`` prints: what the user gets here is what there is to get later."""
     parser = argparse.ArgumentParser()
     report_command.add_arguments(parser)

@@ -114,6 +114,8 @@ def _start_store(deployment: Deployment, settings: DeploymentSettings, say: Say)
         files = list(settings.run_dir.glob(f"{STORE_FILE}*"))  # SQLite's write-ahead log lies beside it
         for file in files:
             file.unlink()
+        if files:
+            say(f"removed {settings.run_dir / STORE_FILE}, the traces of the previous run")
     say(f"starting; logs are in {settings.run_dir / 'logs'}")
     (store,) = deployment.start(_store_part(settings))
     return Awaited(store, f"{settings.store_url}/ready")
@@ -139,8 +141,6 @@ def _store_part(settings: DeploymentSettings) -> Part:
         log=settings.run_dir / "logs" / "store.log",
         env={
             "KVPATH_STORE_PORT": str(settings.store_port),
-        if files:
-            say(f"removed {settings.run_dir / STORE_FILE}, the traces of the previous run")
             "KVPATH_STORE_PATH": str(settings.run_dir / STORE_FILE),
         },
     )

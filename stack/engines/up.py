@@ -68,7 +68,7 @@ def add_deployment_arguments(parser: argparse.ArgumentParser, run_dir: Path) -> 
 
 
 def settings_from(args: argparse.Namespace) -> DeploymentSettings:
-    """Raises ``ValidationError`` or ``SettingsError`` for a value that cannot be, ``ModelError`` without a home."""
+    """Raises ``ValidationError`` for a value that cannot be."""
     given = {name: value for name, value in vars(args).items() if name in DeploymentSettings.model_fields}
     return DeploymentSettings(**{name: value for name, value in given.items() if value is not None})
 
