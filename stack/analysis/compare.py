@@ -33,9 +33,9 @@ from stack.analysis.critical_path import (
 from stack.analysis.overlap import OVERLAP_KINDS
 from stack.analysis.request import RequestSpans
 from stack.analysis.reuse import PromptTokens, total_tokens
-from stack.analysis.trace import Trace
+from stack.analysis.trace import Span, Trace
 
-MODE_ORDER = (names.MODE_PUSH, names.MODE_PULL, names.MODE_REUSE, names.MODE_PLAIN)
+MODE_ORDER = (names.MODE_PUSH, names.MODE_PULL, names.MODE_REUSE, names.MODE_PLAIN, names.MODE_NONE)
 PERCENTILES = (50, 90, 99)
 SAMPLES_BEYOND = 5
 UNCOUNTED = "a measurement's own request: {}"  # with one of names.UNCOUNTED_REASONS
@@ -50,6 +50,7 @@ class Analysed:
     path: CriticalPath | None
     defects: tuple[Defect, ...]
     excluded: str = ""  # "" when it is in the figures
+    failed: bool = False  # or refused: the client was told so
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class ModeFigures:
     mode: str
     seen: int
     counted: int
+    failed: int  # or refused
     incomplete: int
     ttft: Distribution | None
     stages: Mapping[str, StageFigures]
@@ -129,8 +131,7 @@ def analyse(trace: Trace, pooled: Bounds | None = None) -> Analysed:
     found = tuple(defects_of(request))
     mode = request.mode or "unknown"
     if request.root is not None and request.root.failed:
-        kind = str(request.root.attributes.get(names.ATTR_ERROR_TYPE, "unknown"))
-        return Analysed(trace.trace_id, mode, None, found, f"error: {kind}")
+        return Analysed(trace.trace_id, mode, None, found, _error(request.root), failed=True)
     reason = UNCOUNTED.format(request.uncounted) if request.uncounted else ""
     try:
         path = path_of(request, clocks)
@@ -139,6 +140,13 @@ def analyse(trace: Trace, pooled: Bounds | None = None) -> Analysed:
     if mode not in MODE_ORDER:
         return Analysed(trace.trace_id, mode, path, found, f"unknown mode {mode!r}")
     return Analysed(trace.trace_id, mode, path, found, reason or _excluded(request, path))
+
+
+def _error(root: Span) -> str:
+    """What failed, and the status that the client saw where the type does not name it."""
+    kind = str(root.attributes.get(names.ATTR_ERROR_TYPE, "unknown"))
+    status = str(root.attributes.get(names.ATTR_HTTP_STATUS, kind))
+    return f"error: {kind}" if status == kind else f"error: {kind} (status {status})"
 
 
 def _excluded(request: RequestSpans, path: CriticalPath) -> str:
@@ -176,6 +184,7 @@ def _figures(mode: str, members: Sequence[Analysed]) -> ModeFigures:
         mode=mode,
         seen=len(members),
         counted=len(paths),
+        failed=sum(1 for m in members if m.failed),
         incomplete=sum(1 for m in members if m.defects),
         ttft=_distribution(p.ttft_ns for p in paths),
         stages=_stages(paths),

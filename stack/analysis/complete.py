@@ -48,6 +48,7 @@ REQUIRED = {
     names.MODE_PULL: (*_COMMON, names.SPAN_READ),
     names.MODE_REUSE: (*_COMMON, names.SPAN_READ),
     names.MODE_PLAIN: (names.SPAN_LEG_DECODE,),
+    names.MODE_NONE: (),  # refused: there was nothing to send
 }
 # What remains when D found the whole prompt in its own prefix cache: no registration, no transfer.
 _CACHED = _COMMON
@@ -125,7 +126,8 @@ def _attributes(request: RequestSpans) -> Iterator[Defect]:
     # After a fall-back the spans of the attempt carry the mode that was attempted.
     fell_back = root is not None and names.ATTR_FALLBACK in root.attributes
     modes = {request.mode, *names.TRANSFER_MODES} if fell_back else {request.mode}
-    if request.mode not in REQUIRED:
+    served = root is None or not root.failed
+    if request.mode not in REQUIRED or (served and request.mode == names.MODE_NONE):
         yield Defect("attribute", f"{names.ATTR_MODE} is {request.mode!r}")
     for span in request.trace.spans:
         ours = span.name in PARENTS and span.name != SPAN_LLM_REQUEST

@@ -80,7 +80,11 @@ def _cells(distribution: Distribution | None, share: str = "") -> str:
 
 def _notes(mode: ModeFigures, terminal: Terminal) -> Iterator[str]:
     left_out = mode.seen - mode.counted
-    title = f"{mode.mode}: {mode.seen} seen, {mode.counted} counted, {left_out} left out, {mode.incomplete} incomplete"
+    failed = f" ({mode.failed} failed)" if mode.failed else ""
+    name = "none (refused before a mode was decided)" if mode.mode == names.MODE_NONE else mode.mode
+    title = (
+        f"{name}: {mode.seen} seen, {mode.counted} counted, {left_out} left out{failed}, {mode.incomplete} incomplete"
+    )
     yield from _wrapped(terminal.safe(title), terminal, indent="")
     if mode.last_arrival:
         yield from _wrapped("last to arrive at the rendezvous: " + _counts(mode.last_arrival), terminal)

@@ -22,7 +22,7 @@ OUTCOME_INCOMPLETE = "incomplete"
 OUTCOME_FAILED = "failed"
 OUTCOME_UNCOUNTED = "uncounted"  # a measurement sent it on its own account: in no figure, whatever it lacks
 
-MODE_UNKNOWN = "unknown"
+MODE_UNKNOWN = "unknown"  # the trace does not say; names.MODE_NONE: refused before one was decided
 MODES = (*names.TRANSFER_MODES, names.MODE_PLAIN)
 
 REASON_PATH = "path"  # the path lacks a span that no mode requires
@@ -51,7 +51,7 @@ def judge(trace: Trace, pooled: Bounds | None = None) -> Judged:
     """Returns what ``trace`` counts as if no further span came. ``pooled``: clock bounds of other traces."""
     analysed = analyse(trace, pooled)
     root = trace.server_span()
-    mode = analysed.mode if analysed.mode in MODES else MODE_UNKNOWN
+    mode = analysed.mode if analysed.mode in (*MODES, names.MODE_NONE) else MODE_UNKNOWN
     ended_ns = root.end_ns if root is not None else None
     if root is not None and root.failed:
         return Judged(trace.trace_id, mode, OUTCOME_FAILED, True, ended_ns=ended_ns)

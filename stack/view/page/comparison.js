@@ -102,6 +102,7 @@ function modeCard(mode) {
   const fact = (title, value) => el("div", {}, el("dt", {}, title), el("dd", {}, String(value)));
   return el("article", { class: "card" }, el("h3", {}, badge(mode.mode)),
     el("dl", { class: "facts" }, fact("seen", mode.seen), fact("counted", mode.counted), fact("left out", mode.seen - mode.counted),
+      mode.failed ? fact("of these failed or refused", mode.failed) : null,
       fact("incomplete", mode.incomplete), mode.counted ? fact("clock uncertainty", clock) : null,
       tokens ? [fact("prompt tokens reused from D", tokens.reused), fact("in P's own prefix cache", tokens.cached),
         fact("computed by P", tokens.computed)] : null),

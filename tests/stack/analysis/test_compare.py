@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from connector import names
 from connector.stages import STAGE_NAMES, UNEXPLAINED
 from stack.analysis.compare import analyse, analyse_all, believed, compare, percentile
+from stack.analysis.report_text import report_text
 from stack.analysis.synthetic import MS, Figures, plain_trace, pull_trace, push_trace
+from stack.analysis.terminal import Terminal
 from stack.analysis.trace import STATUS_ERROR, Trace
 
 
@@ -114,6 +116,37 @@ def test_a_trace_without_the_router_is_left_out():
     orphans = Trace("1" * 32, push_trace().spans[3:6])
     mode = compare([analyse(orphans)]).modes["push"]
     assert mode.reasons_excluded == {"no SERVER span of kvpath-router": 1}
+
+
+def refused_trace(error_type: str = "bad_request", status: int = 400, **changes: str) -> Trace:
+    """All that the router writes of a request that it refuses before a mode is decided."""
+    root = plain_trace().server_span()
+    told = {names.ATTR_MODE: names.MODE_NONE, names.ATTR_ERROR_TYPE: error_type, names.ATTR_HTTP_STATUS: status}
+    attributes = {**root.attributes, **told, **changes}
+    return Trace("5" * 32, (replace(root, status_code=STATUS_ERROR, events=(), attributes=attributes),))
+
+
+def test_a_refused_request_lost_nothing_and_is_told_with_its_status():
+    found = analyse(refused_trace())
+    assert (found.mode, found.defects, found.path, found.failed) == ("none", (), None, True)
+    assert found.excluded == "error: bad_request (status 400)"
+    comparison = compare([analyse(push_trace()), found, analyse(refused_trace("bad_request", 413))])
+    none = comparison.modes["none"]
+    assert (none.seen, none.counted, none.failed, none.incomplete) == (2, 0, 2, 0)
+    assert comparison.modes["push"].failed == 0
+    text = report_text(comparison, Terminal(120))
+    assert "none (refused before a mode was decided): 2 seen, 0 counted, 2 left out (2 failed), 0 incomplete" in text
+    assert "left out: 1 × error: bad_request (status 400)" in text  # noqa: RUF001
+
+
+def test_an_engines_own_status_is_told_once():
+    assert analyse(refused_trace("503", 503, **{names.ATTR_MODE: "plain"})).excluded == "error: 503"
+
+
+def test_only_a_refused_request_may_have_no_mode():
+    served = push_trace()
+    spans = [replace(s, attributes={**s.attributes, names.ATTR_MODE: names.MODE_NONE}) for s in served.spans]
+    assert "attribute: kvpath.mode is 'none'" in map(str, analyse(Trace(served.trace_id, tuple(spans))).defects)
 
 
 def test_the_largest_clock_uncertainty_is_kept_and_unbounded_wins():

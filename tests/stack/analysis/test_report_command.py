@@ -119,7 +119,7 @@ def test_incomplete_and_failed_requests_are_named(golden, tmp_path, capsys):
     write_file(tmp_path / "t.json", [lossy, failed])
     assert run("--traces", str(tmp_path / "t.json")) == 0
     out = capsys.readouterr().out
-    assert "push: 2 seen, 1 counted, 1 left out, 1 incomplete" in out
+    assert "push: 2 seen, 1 counted, 1 left out (1 failed), 1 incomplete" in out
     assert "incomplete: 1 × span: kvpath.blocks.held" in out  # noqa: RUF001
     assert "left out: 1 × error: prefill_unavailable" in out  # noqa: RUF001
 

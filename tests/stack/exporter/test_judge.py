@@ -8,7 +8,7 @@ from connector import names
 from stack.analysis.complete import Defect
 from stack.analysis.request import SPAN_LLM_REQUEST
 from stack.analysis.synthetic import Figures, pull_trace, push_trace
-from stack.analysis.trace import KIND_CLIENT, Resource, Trace
+from stack.analysis.trace import KIND_CLIENT, STATUS_ERROR, Resource, Trace
 from stack.exporter.judge import MODE_UNKNOWN, RecentBounds, _reason, judge
 
 BOOTS = {names.SERVICE_ROUTER: "r", names.SERVICE_PREFILL: "p", names.SERVICE_DECODE: "d"}
@@ -50,6 +50,14 @@ def test_a_mode_that_nobody_knows_does_not_become_a_label():
     root = push_trace(number=1).server_span()
     found = judge(with_root(push_trace(number=1), attributes={**root.attributes, names.ATTR_MODE: "teleport"}))
     assert (found.mode, found.outcome) == (MODE_UNKNOWN, "incomplete")
+
+
+def test_a_refused_request_has_failed_and_lacks_nothing():
+    root = push_trace(number=1).server_span()
+    attributes = {**root.attributes, names.ATTR_MODE: names.MODE_NONE, names.ATTR_ERROR_TYPE: "bad_request"}
+    refused = replace(root, status_code=STATUS_ERROR, events=(), attributes=attributes)
+    found = judge(Trace("1" * 32, (refused,)))
+    assert (found.mode, found.outcome, found.settled, found.reasons) == ("none", "failed", True, ())
 
 
 def test_unbounded_clocks_are_a_reason_of_their_own_and_no_lack():
