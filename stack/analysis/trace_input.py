@@ -1,4 +1,4 @@
-"""Where the commands get traces from: a trace store (``--url``) or a file of OTLP JSON (``--traces``)."""
+"""Where the commands get traces: a trace store (``--url``) or a file (``--traces``), OTLP JSON or a store's own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from connector import names
 from stack.analysis.otlp_json import OtlpJsonError, read_file
 from stack.analysis.source import DEFAULT_LIMIT, DEFAULT_SINCE_S, DEFAULT_URL, SourceError, TraceSource
+from stack.analysis.store_file import is_store_file, load, read_store
 from stack.analysis.trace import Trace
+from stack.store.errors import StorageError
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
@@ -27,7 +29,12 @@ def add_source_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds ``--url`` and ``--traces``, of which one may be given."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--url", default=None, help=f"trace store with Tempo's HTTP API (default: {DEFAULT_URL})")
-    source.add_argument("--traces", type=Path, metavar="FILE", help="read OTLP JSON from a file instead")
+    source.add_argument(
+        "--traces",
+        type=Path,
+        metavar="FILE",
+        help="read a file instead: OTLP JSON, or the SQLite file of a kvpath store",
+    )
 
 
 def duration_s(text: str) -> float:
@@ -50,7 +57,7 @@ def load_traces(url: str | None, file: Path | None, since_s: float | None, limit
     if file is not None:
         if since_s is not None:
             raise InputError("--since asks a trace store for recent traces; it does not apply to --traces", 2)
-        traces = _from_file(file)
+        traces = _from_file(file, limit)
         traces.sort(key=lambda t: min(s.start_ns for s in t.spans), reverse=True)
         return traces[:limit]
     try:
@@ -63,7 +70,7 @@ def load_traces(url: str | None, file: Path | None, since_s: float | None, limit
 def load_trace(wanted: str, url: str | None, file: Path | None) -> Trace:
     """Returns one trace by its trace id (from a file also the start of one) or by its request id."""
     if file is not None:
-        return _pick(wanted, _from_file(file), str(file))
+        return _one_of_store(wanted, file) or _pick(wanted, _from_file(file), str(file))
     try:
         with TraceSource(url or DEFAULT_URL) as source:
             trace = source.fetch(wanted.lower()) if _TRACE_ID.fullmatch(wanted.lower()) else None
@@ -72,13 +79,25 @@ def load_trace(wanted: str, url: str | None, file: Path | None) -> Trace:
         raise InputError(str(error)) from None
 
 
-def _from_file(file: Path) -> list[Trace]:
+def _from_file(file: Path, limit: int | None = None) -> list[Trace]:
     try:
-        return read_file(file)
+        return read_store(file, limit) if is_store_file(file) else read_file(file)
     except OSError as error:
         raise InputError(f"cannot read {file}: {error.strerror or error}") from None
     except (OtlpJsonError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: {error}") from None
+    except StorageError as error:
+        raise InputError(str(error)) from None
+
+
+def _one_of_store(wanted: str, file: Path) -> Trace | None:
+    """The trace of a whole trace id, without reading all the others; ``None`` for anything else."""
+    try:
+        if _TRACE_ID.fullmatch(wanted.lower()) and is_store_file(file):
+            return load(file, bytes.fromhex(wanted))
+    except (OSError, StorageError):
+        pass  # said by what reads all
+    return None
 
 
 def _pick(wanted: str, traces: list[Trace], where: str) -> Trace:

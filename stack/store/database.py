@@ -75,8 +75,13 @@ def open_writer(path: Path, log_bytes: int = WAL_BYTES) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> closing[sqlite3.Connection]:
-    """Opens a connection that cannot write, for one answer: ``with open_reader(path) as connection``."""
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5, isolation_level=None)
+    """Opens a connection that cannot write, for one answer: ``with open_reader(path) as connection``.
+
+    Without a write-ahead log there is no writer: the file may then lie in a folder where no lock can be made.
+    """
+    alone = not path.with_name(path.name + "-wal").exists()
+    uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if alone else ''}"
+    connection = sqlite3.connect(uri, uri=True, timeout=5, isolation_level=None)
     return closing(connection)
 
 
