@@ -56,10 +56,11 @@ class Containers:
         devices = Path(f"/proc/{self.facts(service)['State']['Pid']}/net/dev").read_text()
         return int(re.findall(r"eth0:\s*(\d+)", devices)[0])
 
-    def ask(self, mode: str, prompt: str) -> Answer:
+    def ask(self, mode: str, prompt: str, conversation: str | None = None) -> Answer:
         """One greedy streaming completion through the published port of the router."""
         url = f"http://{self.compose('port', 'router', '8000').strip()}"
-        return stream_completion(url, MODEL, prompt, {names.HEADER_MODE: mode})
+        headers = {names.HEADER_MODE: mode} | ({names.HEADER_CONVERSATION: conversation} if conversation else {})
+        return stream_completion(url, MODEL, prompt, headers)
 
     def trace(self, trace_id: str, timeout_s: float = 60.0) -> Trace:
         """The trace once it is complete; as it is when it does not become so in time."""

@@ -59,6 +59,20 @@ def test_kv_goes_over_the_containers_network_and_the_trace_is_complete(container
     }
 
 
+def test_what_decode_kept_goes_back_to_prefill_on_the_next_turn(containers: Containers) -> None:
+    first = containers.ask(names.MODE_REUSE, PROMPT, "docker")
+    before = containers.received_bytes("prefill-cpu")
+    second = containers.ask(names.MODE_REUSE, f"{PROMPT}{first.text} And Italy's capital is", "docker")
+    received = containers.received_bytes("prefill-cpu") - before
+    trace = containers.trace(second.trace_id)
+    (lookup,) = trace.named()[names.SPAN_REUSE_LOOKUP]
+    assert lookup.attributes[names.ATTR_REUSE_OUTCOME] == names.REUSE_HIT
+    (read,) = (span for span in trace.named()[names.SPAN_READ] if span.resource.host_name == "prefill")
+    moved = read.attributes[names.ATTR_BYTES]
+    assert isinstance(moved, int)
+    assert 1_000_000 < moved <= received
+
+
 def test_prometheus_scrapes_every_part(containers: Containers) -> None:
     def jobs() -> set[tuple[str, str]]:
         text = containers.inside("prometheus", "promtool", "query", "instant", "http://127.0.0.1:9090", "up")
