@@ -26,6 +26,7 @@ from stack.demo.client import stream_completion
 from stack.demo.prompts import demo_prompts
 from stack.engines.processes import Deployment, Part
 from stack.engines.readiness import Awaited, wait_until_healthy
+from stack.experiment.step import step_engine
 from stack.router.metrics import REQUESTS
 from tests.stack.collector.deployed import on_loopback
 
@@ -64,7 +65,7 @@ class Load:
     def step_engines(self) -> None:
         """An engine hands its samples on with the next step, so the last ones need one more."""
         for engine in (self.stack.prefill, self.stack.decode):
-            stream_completion(engine.url, self.stack.settings.model_name, "One more step.")
+            step_engine(engine.url, self.stack.settings.model_name)
 
 
 @dataclass
