@@ -39,8 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options; each overrides its ``KVPATH_EXPORTER_`` variable."""
     for flag, (name, kind) in _OPTIONS.items():
         field = ExporterSettings.model_fields[name]
-        text = f"{field.description} (default {field.default})"
-        parser.add_argument(flag, dest=name, type=kind, default=None, help=text, metavar=flag[2:].upper())
+        metavar, text = flag[2:].upper(), f"{field.description} (default {field.default})"
+        if kind is duration_s:
+            metavar, text = "DURATION", f"{field.description}: 90s, 15m, 2h (default: {field.default:g}s)"
+        parser.add_argument(flag, dest=name, type=kind, default=None, help=text, metavar=metavar)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -22,7 +22,7 @@ class ExporterSettings(BaseSettings):
         default=Path("out/exporter/state.db"), description="SQLite file: what was counted before a restart"
     )
     since_s: float = Field(
-        default=0.0, ge=0, description="on the very first start: count what ended up to so long before"
+        default=0.0, ge=0, description="on the very first start: count also what ended in this time before"
     )
     shard: int = Field(default=0, ge=0, description="which of the shards this instance counts, from 0")
     shards: int = Field(default=1, ge=1, description="instances that divide the traces among them by trace id")

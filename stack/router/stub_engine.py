@@ -309,10 +309,10 @@ def main() -> None:
     """Serves until killed."""
     parser = argparse.ArgumentParser(description="a stub engine on a free port of 127.0.0.1")
     parser.add_argument("--role", choices=(PREFILL, DECODE), required=True)
-    parser.add_argument("--engine-id", required=True)
+    parser.add_argument("--engine-id", help="(the role and -0)")
     args = parser.parse_args()
     with suppress(KeyboardInterrupt):
-        asyncio.run(_serve_forever(args.role, args.engine_id))
+        asyncio.run(_serve_forever(args.role, args.engine_id or f"{args.role}-0"))
 
 
 if __name__ == "__main__":

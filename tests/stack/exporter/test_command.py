@@ -35,6 +35,15 @@ def test_nonsense_is_one_line_and_exit_code_2(tmp_path, capsys, flags, says):
     assert error.count("\n") == 1
 
 
+def test_help_names_a_duration_as_it_is_given(capsys):
+    with pytest.raises(SystemExit):
+        parse("--help")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--since DURATION" in printed
+    assert "90s, 15m, 2h (default: 0s)" in printed
+    assert parse("--since", "5m").since_s == 300
+
+
 def test_a_taken_port_is_exit_code_1(tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
