@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.metadata
 import sys
 from collections.abc import Sequence
 
@@ -25,7 +26,7 @@ COMMANDS = {
     "grafana": ("stack.grafana.command", "check a Grafana, put the dashboards into it, annotate"),
     "bench": ("stack.bench", "measure what telemetry, router, store and analysis cost on this machine"),
 }
-EXIT_USAGE = 2
+EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not arguments or arguments[0] in ("-h", "--help"):
         print(_overview())
         return 0 if arguments else EXIT_USAGE
+    if arguments[0] == "--version":
+        print(f"kvpath {_version()}")
+        return 0
     name = arguments[0]
     if name not in COMMANDS:
         print(f"kvpath: there is no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
@@ -47,12 +51,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `kvpath report | head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a file, a folder, the disk: what the command itself has nothing better to say about
+        print(f"kvpath {name}: {_in_one_line(error)}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        print(f"kvpath {name}: interrupted", file=sys.stderr)
+        return EXIT_FAILED
+
+
+def _in_one_line(error: OSError) -> str:
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return where + (error.strerror or " ".join(str(error).split()) or type(error).__name__)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("kvpath")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown: it is not installed, as `make venv` does"
 
 
 def _overview() -> str:
     lines = [f"  {name:<8} {summary}" for name, (_, summary) in COMMANDS.items()]
     return "\n".join(
-        ["usage: kvpath COMMAND [options]", "", *lines, "", "`kvpath COMMAND --help` lists a command's options."]
+        [
+            "usage: kvpath COMMAND [options] | kvpath --version",
+            "",
+            *lines,
+            "",
+            "`kvpath COMMAND --help` lists a command's options.",
+        ]
     )
 
 

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from connector import bench as connector_bench
 from stack.analysis import bench as analysis_bench
 from stack.router import bench as router_bench
 from stack.store import bench as store_bench
+
+EXIT_FAILED = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns 0 whether or not targets are met: a figure is reported, not judged."""
+    """Returns 0 whether or not targets are met: a figure is reported, not judged; 1 when there is no place for them."""
+    try:
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+        args.out.open("a").close()  # now, not after minutes of measuring
+    except OSError as error:
+        print(f"kvpath bench: cannot write {args.out}: {error.strerror}; choose another --out", file=sys.stderr)
+        return EXIT_FAILED
     machine = describe_machine()
     print(f"{machine['name']}: {machine['processor']}, {machine['cores']} cores, load {machine['load'][0]:.1f}\n")
     parts: dict[str, Any] = {}
@@ -60,7 +69,6 @@ def run(args: argparse.Namespace) -> int:
         "figures": [asdict(figure) | {"met": figure.met} for figure in figures],
         "parts": parts,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(report, indent=2) + "\n")
     print(f"\nall figures: {args.out}")
     return 0

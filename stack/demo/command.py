@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from connector import names
 from stack.analysis import otlp_json, report_command
@@ -70,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     except (DeploymentError, ModelError, RequestError, SourceError, ExperimentError, TargetError, FolderError) as error:
         print(f"kvpath demo: {error}", file=sys.stderr)
         return EXIT_FAILED
-    except ValidationError as error:
+    except (ValidationError, SettingsError) as error:
         print(f"kvpath demo: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
     return _show(settings, result, experiment, say)

@@ -16,26 +16,32 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env
-from stack.engines.engine_settings import EngineSettings, engine_spec
+from stack.engines.cuda import require_gpu
+from stack.engines.engine_settings import PREFIX, EngineSettings, engine_spec, variables_text
 from stack.engines.model import ModelError, default_cache, prepare_random, prepare_smollm2
+from stack.engines.processes import DeploymentError
 from stack.engines.up import EXIT_FAILED, EXIT_USAGE
 from stack.settings_error import one_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = f"Everything else comes from variables (and their defaults):\n{variables_text()}"
     parser.add_argument("role", choices=("prefill", "decode"))
     parser.add_argument("--dry-run", action="store_true", help="print the command line and end")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Becomes the engine. Returns only when it cannot: 1 without a model or host, 2 for a wrong setting."""
+    """Becomes the engine. Returns only when it cannot: 1 without a model, host or GPU, 2 for a wrong setting."""
     try:
         settings = EngineSettings()
+        if settings.device == "cuda" and not args.dry_run:
+            require_gpu()
         spec = engine_spec(settings, args.role, settings.model if args.dry_run else _model(settings))
     except (ValidationError, SettingsError) as error:
-        print(f"kvpath engine: KVPATH_ENGINE_*: {one_line(error)}", file=sys.stderr)
+        print(f"kvpath engine: {PREFIX}*: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
-    except (ModelError, OSError) as error:
+    except (ModelError, DeploymentError, OSError) as error:
         print(f"kvpath engine: {error}", file=sys.stderr)
         return EXIT_FAILED
     argv = engine_argv(spec)

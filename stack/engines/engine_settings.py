@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -13,6 +13,8 @@ from stack.engines.command_line import KEPT_TTL_S, ConnectorKind, EngineSpec, Ro
 from stack.engines.model import MODEL_NAME, RANDOM_MODEL_NAME
 from stack.engines.settings import CPU_BLOCK_SIZE, DTYPE, GPU_BLOCK_SIZE, LOOPBACK
 
+PREFIX = "KVPATH_ENGINE_"
+
 
 class EngineSettings(BaseSettings):
     """One engine of a deployment whose other parts run elsewhere. Variables: ``KVPATH_ENGINE_*``.
@@ -20,34 +22,42 @@ class EngineSettings(BaseSettings):
     It listens on loopback unless ``host`` and ``side_channel_host`` say otherwise.
     """
 
-    model_config = SettingsConfigDict(env_prefix="KVPATH_ENGINE_", frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    id: str | None = None  # as the router knows it; None: the role and "-0"
-    host: str = LOOPBACK  # where the OpenAI API listens
+    id: str | None = Field(default=None, description="as the router knows it; none: the role and -0")
+    host: str = Field(default=LOOPBACK, description="where the OpenAI API listens")
     port: int = Field(default=8000, ge=1, le=65535)
-    side_channel_host: str = LOOPBACK  # a name or an address of this host at which the other engine reaches it
-    side_channel_port: int = Field(default=5600, ge=1, le=65534)
-    kept_host: str = LOOPBACK  # where D says what it keeps for mode reuse
-    kept_port: int | None = Field(default=None, ge=1, le=65535)  # None: it keeps nothing
-    kept_ttl_s: int = Field(default=KEPT_TTL_S, ge=10)  # how long it keeps a turn's blocks; the router is told too
-    model: str = "smollm2"  # smollm2 | random | a directory | a name that vLLM resolves
-    served_model_name: str | None = None  # None: the model's own
-    connector: ConnectorKind = "switch"
-    device: Literal["cpu", "cuda"] = "cpu"
-    dtype: str | None = None  # None: float32 on the CPU, the model's own on a GPU
-    block_size: int | None = Field(default=None, ge=1)  # tokens; None: 32 on the CPU, 16 on a GPU
-    max_model_len: int = Field(default=4096, ge=1)  # tokens
+    side_channel_host: str = Field(
+        default=LOOPBACK, description="a name or an address of this host at which the other engine reaches it"
+    )
+    side_channel_port: int = Field(default=5600, ge=1, le=65534, description="NIXL's; the next one is taken too")
+    kept_host: str = Field(default=LOOPBACK, description="where D says what it keeps for mode reuse")
+    kept_port: int | None = Field(default=None, ge=1, le=65535, description="none: it keeps nothing")
+    kept_ttl_s: int = Field(
+        default=KEPT_TTL_S, ge=10, description="seconds that it keeps a turn's blocks; the router is told too"
+    )
+    model: str = Field(default="smollm2", description="smollm2, random, a directory, or a name that vLLM resolves")
+    served_model_name: str | None = Field(default=None, description="none: the model's own")
+    connector: ConnectorKind = Field(default="switch", description=", ".join(get_args(ConnectorKind)))
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="cpu, cuda")
+    dtype: str | None = Field(default=None, description="none: float32 on the CPU, the model's own on a GPU")
+    block_size: int | None = Field(default=None, ge=1, description="tokens; none: 32 on the CPU, 16 on a GPU")
+    max_model_len: int = Field(default=4096, ge=1, description="tokens of prompt and answer together")
     tensor_parallel_size: int = Field(default=1, ge=1)
-    prefix_caching: bool = False
+    prefix_caching: bool = Field(default=False, description="let it reuse prompt KV")
     cpu_threads: int = Field(default=1, ge=1)
     cpu_kv_cache_gib: int = Field(default=1, ge=1)
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    gpus: str | None = None  # CUDA_VISIBLE_DEVICES
-    kv_buffer_device: Literal["cpu", "cuda"] | None = None  # cpu: through host memory
-    nixl_backends: tuple[str, ...] = ()  # empty: NIXL's UCX; ["LIBFABRIC"] on EFA
-    ucx_tls: str | None = None
-    otlp_endpoint: str | None = None  # None: the engine drops the traceparent and exports nothing
-    args: tuple[str, ...] = ()  # more options of vLLM
+    gpus: str | None = Field(default=None, description="CUDA_VISIBLE_DEVICES")
+    kv_buffer_device: Literal["cpu", "cuda"] | None = Field(
+        default=None, description="cpu: KV is moved through host memory"
+    )
+    nixl_backends: tuple[str, ...] = Field(default=(), description='none: UCX; ["LIBFABRIC"] on EFA')
+    ucx_tls: str | None = Field(default=None, description="transports that UCX may use, such as tcp,cuda_copy,self")
+    otlp_endpoint: str | None = Field(
+        default=None, description="OTLP/HTTP base URL; none: the engine drops the traceparent and exports nothing"
+    )
+    args: tuple[str, ...] = Field(default=(), description='more options of vLLM: ["--seed", "1"]')
 
     @property
     def prepared_model(self) -> bool:
@@ -60,6 +70,16 @@ class EngineSettings(BaseSettings):
         prepared = {"smollm2": MODEL_NAME, "random": RANDOM_MODEL_NAME}.get(self.model)
         directory = Path(self.model).name if Path(self.model).is_dir() else self.model
         return self.served_model_name or prepared or directory
+
+
+def variables_text() -> str:
+    """Returns one line for each variable: its name, what it means, and its value when it is not set."""
+    lines = []
+    for name, field in EngineSettings.model_fields.items():
+        default = "none" if field.default in (None, ()) else str(field.default)
+        meaning = f"{field.description} " if field.description else ""
+        lines.append(f"  {PREFIX}{name.upper():<22} {meaning}({default})")
+    return "\n".join(lines)
 
 
 def engine_spec(settings: EngineSettings, role: Role, model: str) -> EngineSpec:

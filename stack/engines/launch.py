@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from pathlib import Path
 
 from connector import names
 from stack.engines.command_line import EngineSpec, engine_argv, engine_env
+from stack.engines.cuda import require_gpu
 from stack.engines.model import ModelError, prepare_random, prepare_smollm2
 from stack.engines.processes import Deployment, DeploymentError, Part
 from stack.engines.readiness import Awaited, Say, check_ports_are_free, prove_or_restart, wait_until_healthy
-from stack.engines.settings import LOOPBACK, DeploymentSettings, engine_specs
+from stack.engines.settings import KEPT_PORT_OFFSET, LOOPBACK, DeploymentSettings, engine_specs
 
 STORE_FILE = "traces.sqlite"
 _MODES = {
@@ -56,6 +58,10 @@ def running_stacks(several: Sequence[DeploymentSettings], say: Say) -> Iterator[
 
     Every one needs ports and a run directory of its own.
     """
+    if any(settings.device == "cuda" for settings in several):
+        require_gpu()
+    for settings in several:
+        _make_run_dir(settings.run_dir)
     specs = [engine_specs(settings, _model_directory(settings, say)) for settings in several]
     check_ports_are_free(_ports(several, specs))
     with Deployment() as deployment:
@@ -94,11 +100,12 @@ def _ports(
     for settings, (prefill, decode) in zip(several, specs, strict=True):
         which = "" if len(several) == 1 else f" of {settings.run_dir.name}"
         ports |= {
-            f"trace store{which}": (settings.store_port,),
-            f"prefill engine{which}": prefill.ports,
-            f"decode engine{which}": decode.ports,
-            f"router{which}": (settings.router_port,),
+            f"trace store{which}: --store-port": (settings.store_port,),
+            f"router{which}: --router-port": (settings.router_port,),
         }
+        for spec in (prefill, decode):
+            options = _port_options(spec, settings.kept_port is not None)
+            ports |= {f"{spec.role} engine{which}: {options[place]}": (port,) for place, port in enumerate(spec.ports)}
     owners: dict[int, str] = {}
     for who, numbers in ports.items():
         for number in numbers:
@@ -108,8 +115,25 @@ def _ports(
     return ports
 
 
+def _port_options(spec: EngineSpec, kept_given: bool) -> tuple[str, ...]:
+    """Which option each of ``spec.ports`` comes from."""
+    side = f"--{spec.role}-side-channel-port"
+    channels = {"none": (), "switch": (side, f"{side} + 1")}.get(spec.connector, (side,))
+    kept = "--kept-port" if kept_given else f"{side} + {KEPT_PORT_OFFSET}"
+    return (f"--{spec.role}-port", *channels, kept)
+
+
+def _make_run_dir(path: Path) -> None:
+    """Finds out at once whether logs can be written, not when engines have been waited for."""
+    try:
+        (path / "logs").mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path / "logs"):
+            pass
+    except OSError as error:
+        raise DeploymentError(f"cannot write to {path}: {error.strerror}; choose another --run-dir") from None
+
+
 def _start_store(deployment: Deployment, settings: DeploymentSettings, say: Say) -> Awaited:
-    settings.run_dir.mkdir(parents=True, exist_ok=True)
     if not settings.keep_traces:
         files = list(settings.run_dir.glob(f"{STORE_FILE}*"))  # SQLite's write-ahead log lies beside it
         for file in files:

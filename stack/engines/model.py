@@ -4,11 +4,14 @@
 * A two-layer model with random weights and the same tokenizer, for tests that need an engine and no sense.
 
 A model directory is built under another name and renamed when it is complete, so that it exists whole or not at
-all. ``python -m stack.engines.model DIRECTORY`` does the conversion in a process of its own: it loads torch.
+all. Whoever builds holds a lock on it; what nobody holds was left by a process that was killed, and is removed.
+``python -m stack.engines.model DIRECTORY`` does the conversion in a process of its own: it loads torch.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -38,15 +41,19 @@ class ModelError(Exception):
 
 
 def default_cache() -> Path:
-    """``KVPATH_CACHE``, else ``XDG_CACHE_HOME/kvpath``, else ``~/.cache/kvpath``."""
+    """``KVPATH_CACHE``, else ``XDG_CACHE_HOME/kvpath``, else ``~/.cache/kvpath``. Raises :class:`ModelError`."""
     if configured := os.environ.get("KVPATH_CACHE"):
         return Path(configured)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvpath"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kvpath"
+    except RuntimeError:
+        raise ModelError("there is no home directory to keep models in: set HOME, or KVPATH_CACHE") from None
 
 
 def prepare_smollm2(cache: Path, say: Say) -> Path:
     """Returns the directory of SmolLM2-135M-Instruct, converting it first where that is not done (30 to 60 s)."""
     target = cache / "models" / f"{MODEL_NAME.lower()}-v{FORMAT}"
+    _remove_abandoned(target)
     if not is_complete(target):
         source = gguf_path()
         say(f"model: converting {GGUF_FILE} to safetensors in {target} (once; about half a minute)")
@@ -58,6 +65,7 @@ def prepare_smollm2(cache: Path, say: Say) -> Path:
 def prepare_random(cache: Path, say: Say) -> Path:
     """Returns the directory of the random model: configuration and tokenizer; engines need ``--load-format dummy``."""
     target = cache / "models" / f"{RANDOM_MODEL_NAME}-v{FORMAT}"
+    _remove_abandoned(target)
     if not is_complete(target):
         tokenizer = prepare_smollm2(cache, say)
         with _built_aside(target, {"source": "random"}) as building:
@@ -83,7 +91,7 @@ def random_config(smollm2: dict[str, object]) -> dict[str, object]:
 
 
 def is_complete(directory: Path) -> bool:
-    return (directory / MARKER).is_file()
+    return os.path.isfile(directory / MARKER)  # not Path.is_file: a cache that may not be read is not complete
 
 
 def gguf_path() -> Path:
@@ -96,9 +104,17 @@ def gguf_path() -> Path:
 
 @contextmanager
 def _built_aside(target: Path, marker: dict[str, object]) -> Iterator[Path]:
-    """Gives an empty directory beside ``target`` that replaces it, marked complete, when the block succeeds."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    """Gives an empty directory beside ``target`` that replaces it, marked complete, when the block succeeds.
+
+    Raises :class:`ModelError` when none can be made there.
+    """
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        building, lock = _locked_directory(target)
+    except OSError as error:
+        raise ModelError(
+            f"cannot write to {target.parent}: {error.strerror}; keep models elsewhere with --cache or KVPATH_CACHE"
+        ) from None
     try:
         yield building
         (building / MARKER).write_text(json.dumps({"format": FORMAT, **marker}))
@@ -112,6 +128,34 @@ def _built_aside(target: Path, marker: dict[str, object]) -> Iterator[Path]:
                 raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked_directory(target: Path) -> tuple[Path, int]:
+    """Makes a directory to build ``target`` in; returns it and the descriptor whose lock ends with this process."""
+    while True:
+        building = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        try:
+            lock = os.open(building, os.O_RDONLY)
+        except FileNotFoundError:  # another process took it for abandoned
+            continue
+        with contextlib.suppress(OSError):  # a file system without locks: then nobody removes anything
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if building.exists():
+            return building, lock
+        os.close(lock)  # taken for abandoned before it was locked
+
+
+def _remove_abandoned(target: Path) -> None:
+    """Removes the directories in which ``target`` was being built by processes that are no more."""
+    for building in target.parent.glob(f".{target.name}-*"):
+        with contextlib.suppress(OSError):  # it is being built, has just been finished, or is another user's
+            lock = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(building, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 def _convert_in_subprocess(directory: Path, say: Say) -> None:

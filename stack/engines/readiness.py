@@ -40,12 +40,15 @@ class Awaited:
 
 
 def check_ports_are_free(ports: Mapping[str, Iterable[int]], host: str = "127.0.0.1") -> None:
-    """Raises :class:`DeploymentError` with one line that names every port that is taken, and whose it would be."""
+    """Raises :class:`DeploymentError` with one line that names every port that is taken.
+
+    ``ports``: whose it would be and which option says so → the ports.
+    """
     taken = [f"{port} ({who})" for who, numbers in ports.items() for port in numbers if not _is_free(host, port)]
     if taken:
         raise DeploymentError(
             f"in use on {host}: port {', '.join(taken)}; end what listens there (`ss -ltnp` shows it) "
-            "or choose others, see --help"
+            "or choose others (every option is a variable too: --store-port is KVPATH_STORE_PORT)"
         )
 
 
@@ -60,13 +63,14 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def wait_until_healthy(deployment: Deployment, awaited: Iterable[Awaited], timeout_s: float, say: Say) -> None:
-    """Waits for every part to answer, and says every few seconds what is still missing and what it logged last.
+    """Waits for every part to answer; says every few seconds what is missing, where its log is, and what is new there.
 
     Raises :class:`DeploymentError` when any part ends meanwhile or ``timeout_s`` seconds pass.
     """
     waiting = list(awaited)
     started = time.monotonic()
     said = started
+    shown: dict[str, str] = {}
     with httpx.Client(timeout=2.0, trust_env=False) as client:
         while True:
             deployment.check()
@@ -77,11 +81,11 @@ def wait_until_healthy(deployment: Deployment, awaited: Iterable[Awaited], timeo
                 return
             now = time.monotonic()
             if now - started > timeout_s:
-                missing = ", ".join(f"{each.part.part.name} ({each.part.part.log})" for each in waiting)
+                missing = ", ".join(map(_with_log, waiting))
                 raise DeploymentError(f"not ready after {timeout_s:.0f} s: {missing}; its log says why")
             if now - said >= PROGRESS_EVERY_S:
                 said = now
-                say(_progress(waiting, now - started))
+                say(_progress(waiting, now - started, shown))
             time.sleep(POLL_S)
 
 
@@ -92,11 +96,19 @@ def _answers(client: httpx.Client, url: str) -> bool:
         return False
 
 
-def _progress(waiting: list[Awaited], elapsed_s: float) -> str:
-    missing = ", ".join(each.part.part.name for each in waiting)
-    lines = last_lines(waiting[0].part.part.log, 1)
-    hint = f"; {waiting[0].part.part.name}: {_VLLM_PREFIX.sub('', lines[-1]).strip()[:80]}" if lines else ""
-    return f"waiting for {missing} ({elapsed_s:.0f} s){hint}"
+def _progress(waiting: Sequence[Awaited], elapsed_s: float, shown: dict[str, str]) -> str:
+    """One line on what is awaited; ``shown`` holds what was last said of each part's log, and is brought up to date."""
+    said = f"waiting for {' and '.join(_with_log(each) for each in waiting)}: {elapsed_s:.0f} s"
+    for part in (each.part.part for each in waiting):
+        line = _VLLM_PREFIX.sub("", "".join(last_lines(part.log, 1))).strip()[:80]
+        if line and shown.get(part.name) != line:
+            shown[part.name] = line
+            return f"{said}; new in {part.log.name}: {line}"
+    return said
+
+
+def _with_log(awaited: Awaited) -> str:
+    return f"{awaited.part.part.name} ({awaited.part.part.log})"
 
 
 def prove_or_restart(
@@ -116,7 +128,7 @@ def prove_or_restart(
     try:
         prove_generation(deployment, router_url, model, modes, say, STALL_S)
     except NoAnswerError as stall:
-        who = " and ".join(f"{each.part.part.name} ({each.part.part.log})" for each in engines)
+        who = " and ".join(map(_with_log, engines))
         say(f"{stall}, so an engine is stuck; starting again, once: {who}")
         deployment.restart([each.part for each in engines])
         wait_until_healthy(deployment, engines, start_timeout_s, say)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from connector import names
 from stack.engines.command_line import EngineSpec
@@ -31,8 +32,10 @@ _PORTS = {
     "decode_port": "the decode engine",
     "prefill_side_channel_port": "the prefill engine's NIXL side channel (and the next one)",
     "decode_side_channel_port": "the decode engine's NIXL side channel (and the next one)",
+    "kept_port": "the decode engine, which says there what it keeps for reuse",
     "store_port": "the trace store",
 }
+_KEPT_PORT_DEFAULT = f"--decode-side-channel-port + {KEPT_PORT_OFFSET}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,12 +66,12 @@ def add_deployment_arguments(parser: argparse.ArgumentParser, run_dir: Path) -> 
     parser.add_argument("--cache", type=Path, help="where models are kept (KVPATH_CACHE, else ~/.cache/kvpath)")
     parser.add_argument("--cpu-threads", type=int, help="threads of each engine (half of the cores, at most 8)")
     for name, what in _PORTS.items():
-        default = DeploymentSettings.model_fields[name].default
+        default = DeploymentSettings.model_fields[name].default or _KEPT_PORT_DEFAULT
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, metavar="PORT", help=f"{what} ({default})")
 
 
 def settings_from(args: argparse.Namespace) -> DeploymentSettings:
-    """Raises ``ValidationError`` for a value that cannot be."""
+    """Raises ``ValidationError`` or ``SettingsError`` for a value that cannot be, ``ModelError`` without a home."""
     given = {name: value for name, value in vars(args).items() if name in DeploymentSettings.model_fields}
     return DeploymentSettings(**{name: value for name, value in given.items() if value is not None})
 
@@ -98,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
     except (DeploymentError, ModelError) as error:
         print(f"kvpath up: {error}", file=sys.stderr)
         return EXIT_FAILED
-    except ValidationError as error:
+    except (ValidationError, SettingsError) as error:
         print(f"kvpath up: {one_line(error)}", file=sys.stderr)
         return EXIT_USAGE
 

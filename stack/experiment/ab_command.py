@@ -127,10 +127,14 @@ def _run_own_engines(args: argparse.Namespace, preset: Preset, out: Path) -> int
         else:
             print("\n\n".join(plan_text(plan, terminal_of(sys.stdout)) for plan in plans))
         return 0
+    from pydantic import ValidationError
+    from pydantic_settings import SettingsError
+
     from stack.engines.model import ModelError
     from stack.engines.processes import DeploymentError, interrupt_on_termination
     from stack.experiment.own_engines import measure_pair, open_folders, pairs_of
     from stack.experiment.result_text import result_text
+    from stack.settings_error import one_line
 
     interrupt_on_termination()
     pairs = pairs_of(preset, changes, caches, out)
@@ -146,6 +150,8 @@ def _run_own_engines(args: argparse.Namespace, preset: Preset, out: Path) -> int
                 print(f"\n{result_text(result, terminal_of(sys.stdout))}\n\n{folder.path}: everything of this pair\n")
     except (ModelError, DeploymentError) as error:
         raise ExperimentError(str(error)) from error
+    except (ValidationError, SettingsError) as error:
+        raise ExperimentError(f"KVPATH_*: {one_line(error)}", EXIT_USAGE) from error
     except KeyboardInterrupt:
         return _interrupted(f"--preset {preset.name} --resume --out {out}")
     if args.json:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from stack.engines.command_line import engine_argv
-from stack.engines.engine_command import environment, run
-from stack.engines.engine_settings import EngineSettings, engine_spec
+from stack.engines.engine_command import add_arguments, environment, run
+from stack.engines.engine_settings import PREFIX, EngineSettings, engine_spec
 
 
 def arguments(role: str = "prefill") -> argparse.Namespace:
@@ -60,6 +60,28 @@ def test_an_unknown_host_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setenv("KVPATH_ENGINE_SIDE_CHANNEL_HOST", "no.such.host.invalid")
     assert run(arguments()) == 1
     assert "no.such.host.invalid" in capsys.readouterr().err
+
+
+def test_an_engine_for_a_gpu_needs_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("KVPATH_ENGINE_DEVICE", "cuda")
+    monkeypatch.setenv("KVPATH_CACHE", str(tmp_path / "cache"))
+    assert run(argparse.Namespace(role="prefill", dry_run=False)) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("kvpath engine: device cuda needs a GPU")
+    assert printed.count("\n") == 1
+    assert not (tmp_path / "cache").exists()
+
+
+def test_help_names_every_variable_and_what_holds_without_it() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    lines = {line.split()[0]: line for line in parser.format_help().splitlines() if line.startswith(f"  {PREFIX}")}
+    assert set(lines) == {f"{PREFIX}{name.upper()}" for name in EngineSettings.model_fields}
+    assert lines["KVPATH_ENGINE_PORT"].endswith("(8000)")
+    assert lines["KVPATH_ENGINE_BLOCK_SIZE"].endswith("tokens; none: 32 on the CPU, 16 on a GPU (none)")
 
 
 def test_the_process_becomes_the_engine(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import shlex
+import socket
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,59 @@ def test_deployments_beside_each_other_may_not_share_a_port(tmp_path: Path) -> N
     both = [settings(model_dir=tmp_path, run_dir=tmp_path / name) for name in "ab"]
     with pytest.raises(DeploymentError, match=r"4318 is meant for both"), running_stacks(both, print):
         pass
+
+
+@pytest.mark.parametrize(
+    ("taken", "said"),
+    [
+        ("store_port", "trace store: --store-port"),
+        ("prefill_port", "prefill engine: --prefill-port"),
+        ("prefill_side_channel_port", "prefill engine: --prefill-side-channel-port"),
+        ("kept_port", "decode engine: --kept-port"),
+    ],
+)
+def test_a_port_in_use_is_said_with_its_option(tmp_path: Path, taken: str, said: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        chosen = settings(model_dir=tmp_path, run_dir=tmp_path, **{taken: port})
+        with pytest.raises(DeploymentError, match=rf"port .*\b{port} \({said}\)"), running_stack(chosen, print):
+            pass
+
+
+@pytest.mark.parametrize(("offset", "plus"), [(1, "1"), (10, "10")])
+def test_a_port_that_follows_from_another_is_said_so(tmp_path: Path, offset: int, plus: str) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        chosen = settings(model_dir=tmp_path, run_dir=tmp_path, decode_side_channel_port=port - offset)
+        said = rf"\b{port} \(decode engine: --decode-side-channel-port \+ {plus}\)"
+        with pytest.raises(DeploymentError, match=said), running_stack(chosen, print):
+            pass
+
+
+def test_help_says_which_ports_are_taken_beside_those_given() -> None:
+    parser = argparse.ArgumentParser()
+    up.add_arguments(parser)
+    assert "(--decode-side-channel-port + 10)" in " ".join(parser.format_help().split())
+    assert parsed("--kept-port", "7777").kept_port == 7777
+
+
+def test_a_run_directory_that_cannot_be_written_ends_it_before_a_model_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    chosen = settings(run_dir=tmp_path / "file", cache=tmp_path / "cache")
+    with pytest.raises(DeploymentError, match="file: Not a directory; choose another --run-dir"):  # noqa: SIM117
+        with running_stack(chosen, print):
+            pass
+    assert not (tmp_path / "cache").exists()
+
+
+def test_a_deployment_for_a_gpu_needs_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    chosen = settings(device="cuda", run_dir=tmp_path / "run", cache=tmp_path / "cache")
+    with pytest.raises(DeploymentError, match="device cuda needs a GPU"), running_stack(chosen, print):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 def parsed(*argv: str) -> argparse.Namespace:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stack.engines import model
-from stack.engines.model import MARKER, is_complete, prepare_random, random_config
+from stack.engines.model import MARKER, ModelError, is_complete, prepare_random, random_config
 
 SMOLLM2 = {
     "architectures": ["LlamaForCausalLM"],
@@ -91,6 +94,57 @@ def test_of_two_that_build_at_once_the_first_stays(cache: Path) -> None:
         (slow / "slow").touch()
     assert (target / "fast").exists()
     assert not slow.exists()
+
+
+BUILDER = """
+import sys, time
+from pathlib import Path
+from stack.engines import model
+with model._built_aside(Path(sys.argv[1]), {}) as building:
+    print(building, flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_process_was_building_is_removed_and_what_is_being_built_is_not(cache: Path) -> None:
+    target = cache / "models" / f"{model.RANDOM_MODEL_NAME}-v{model.FORMAT}"
+    argv = (sys.executable, "-c", BUILDER, str(target))
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as builder:
+        try:
+            assert builder.stdout is not None
+            building = Path(builder.stdout.readline().strip())
+            prepare_random(cache, lambda line: None)
+            assert building.is_dir()
+        finally:
+            builder.send_signal(signal.SIGKILL)
+    assert building.is_dir()
+    prepare_random(cache, lambda line: None)  # prepared already; what was abandoned goes all the same
+    assert [entry.name for entry in target.parent.iterdir() if entry.name.startswith(".")] == []
+
+
+def test_whoever_builds_makes_sure_that_nobody_removes_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process looks for what is abandoned just between the making of a directory and its lock."""
+    target = cache / "models" / "new"
+    made: list[str] = []
+    make = model.tempfile.mkdtemp
+
+    def made_and_looked_at(**options: object) -> str:
+        made.append(make(**options))
+        if len(made) == 1:
+            model._remove_abandoned(target)
+        return made[-1]
+
+    monkeypatch.setattr(model.tempfile, "mkdtemp", made_and_looked_at)
+    with model._built_aside(target, {}) as building:
+        (building / "whole").touch()
+    assert len(made) == 2
+    assert (target / "whole").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ModelError, match=r"cannot write to .*file/models: Not a directory; .*KVPATH_CACHE$"):
+        model.prepare_smollm2(tmp_path / "file", lambda line: None)
 
 
 def test_the_model_file_is_found_without_importing_its_package() -> None:

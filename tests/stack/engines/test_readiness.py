@@ -95,17 +95,50 @@ def test_waiting_gives_up_and_names_what_is_missing(deployment: Deployment, tmp_
         wait_until_healthy(deployment, [Awaited(running, "http://127.0.0.1:1/")], 0.0, lambda line: None)
 
 
-def test_progress_says_what_is_awaited_and_what_it_logged_last(
+def test_progress_says_what_is_awaited_and_for_how_long_and_what_is_new_in_its_log(
     deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for
 ) -> None:
-    (running,) = deployment.start(Part("engine", (sys.executable, "-c", SLEEP), tmp_path / "engine.log"))
-    wait_for(lambda: "weights" in running.part.log.read_text())
+    log = tmp_path / "engine.log"
+    (running,) = deployment.start(Part("engine", (sys.executable, "-c", SLEEP), log))
+    wait_for(lambda: "weights" in log.read_text())
     monkeypatch.setattr("stack.engines.readiness.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("stack.engines.readiness.POLL_S", 0.01)
+    said: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if len(said) == 3:
+            log.write_text("(EngineCore pid=9) INFO 11-29 12:42:52 [core.py:185] compiling\n")
+
+    with pytest.raises(DeploymentError):
+        wait_until_healthy(deployment, [Awaited(running, "http://127.0.0.1:1/")], 0.5, say)
+    waiting = f"waiting for engine ({log}): 0 s"
+    assert said[:5] == [
+        f"{waiting}; new in engine.log: loading weights",
+        waiting,
+        waiting,
+        f"{waiting}; new in engine.log: compiling",
+        waiting,
+    ]
+
+
+def test_progress_names_every_part_and_tells_of_each_what_is_new(
+    deployment: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_for
+) -> None:
+    monkeypatch.setattr("stack.engines.readiness.PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr("stack.engines.readiness.POLL_S", 0.01)
+    parts = [Part(name, (sys.executable, "-c", SLEEP), tmp_path / f"{name}.log") for name in ("one", "two")]
+    running = deployment.start(*parts)
+    wait_for(lambda: all("weights" in part.log.read_text() for part in parts))
     said: list[str] = []
     with pytest.raises(DeploymentError):
-        wait_until_healthy(deployment, [Awaited(running, "http://127.0.0.1:1/")], 0.3, said.append)
-    assert "waiting for engine" in said[0]
-    assert "loading weights" in said[0]
+        wait_until_healthy(deployment, [Awaited(each, "http://127.0.0.1:1/") for each in running], 0.5, said.append)
+    waiting = f"waiting for one ({parts[0].log}) and two ({parts[1].log}): 0 s"
+    assert said[:3] == [
+        f"{waiting}; new in one.log: loading weights",
+        f"{waiting}; new in two.log: loading weights",
+        waiting,
+    ]
 
 
 def test_generation_is_proven_in_every_mode(deployment: Deployment, start_server) -> None:
