@@ -24,6 +24,11 @@ from stack.analysis.request import RequestSpans, request_spans
 from stack.analysis.reuse import PromptTokens, lookup_outcome, prompt_tokens
 from stack.analysis.trace import Trace
 
+STAGE_LEGEND = (
+    "A stage lasts from the end of what was before it on the path to its own milestone: it may be longer than the span "
+    "of its name."
+)
+
 
 class NoCriticalPath(ValueError):  # noqa: N818 - the absence of a path, not a fault
     """The trace has no measurable TTFT; the message says why."""

@@ -15,6 +15,12 @@ OVERLAP_HANDSHAKE = "handshake"  # connecting to the peer, on either side
 OVERLAP_DECODE_HOP = "decode_leg_hop"  # decode leg sent by the router → blocks allocated on D
 OVERLAP_DESCRIPTORS = "descriptor_work"  # preparing descriptor lists
 OVERLAP_KINDS = (OVERLAP_DECODE_HOP, OVERLAP_REGISTRATION, OVERLAP_HANDSHAKE, OVERLAP_DESCRIPTORS)
+OVERLAP_WORDS = {
+    OVERLAP_DECODE_HOP: "D's leg sent by the router → blocks allocated on D",
+    OVERLAP_REGISTRATION: "blocks allocated on D → their registration sent to P",
+    OVERLAP_HANDSHAKE: "two engines connecting",
+    OVERLAP_DESCRIPTORS: "descriptor lists of a transfer made",
+}
 
 Interval = tuple[int, int]
 

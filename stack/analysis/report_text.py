@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from connector import names
 from connector.stages import REUSE_STAGES
 from stack.analysis.compare import MODE_ORDER, PERCENTILES, SAMPLES_BEYOND, Comparison, Distribution, ModeFigures
+from stack.analysis.critical_path import STAGE_LEGEND
+from stack.analysis.overlap import OVERLAP_WORDS
 from stack.analysis.terminal import Terminal, milliseconds, percent
 
 _NAME = 18  # columns of the stage's name
@@ -125,9 +127,17 @@ def _doubts(modes: Sequence[ModeFigures], terminal: Terminal) -> Iterator[str]:
         needed = ", ".join(f"p{p} {SAMPLES_BEYOND * 100 // (100 - p)}" for p in PERCENTILES)
         text = f"~ too few requests to believe this percentile (needed: {needed})."
         yield from _wrapped(text, terminal, indent="", style="yellow")
+    if modes:
+        yield from _wrapped(_legend(modes, terminal), terminal, indent="", style="dim")
     if {MODE_ORDER[0], MODE_ORDER[1]} <= {m.mode for m in modes}:
         text = "A difference between modes may be the link's, not the protocol's: compare WRITE and READ rates first."
         yield from _wrapped(text, terminal, indent="", style="dim")
+
+
+def _legend(modes: Sequence[ModeFigures], terminal: Terminal) -> str:
+    kinds = [k for k in OVERLAP_WORDS if any(k in m.overlapped and m.overlapped[k].high for m in modes)]
+    words = "".join(f" {kind}: {OVERLAP_WORDS[kind]}." for kind in kinds)
+    return terminal.ascii(f"{STAGE_LEGEND} share: of each request's TTFT, mean over requests.{words}")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -33,6 +33,10 @@ class Terminal:
     def glyph(self, unicode: str, ascii_: str) -> str:
         return unicode if self.unicode else ascii_
 
+    def ascii(self, text: str) -> str:
+        """Returns our own ``text`` with arrows that the stream can encode."""
+        return text if self.unicode else text.replace("→", "->").replace("▸", ">")
+
     def safe(self, text: str) -> str:
         """Returns ``text`` without control characters, and without what the stream cannot encode."""
         printable = "".join(c if unicodedata.category(c)[0] != "C" else "?" for c in text)

@@ -14,7 +14,8 @@ from connector import names
 from connector.stages import REUSE_STAGES, UNEXPLAINED
 from stack.analysis.clock import Clocks
 from stack.analysis.complete import defects_of
-from stack.analysis.critical_path import CriticalPath, NoCriticalPath, path_of
+from stack.analysis.critical_path import STAGE_LEGEND, CriticalPath, NoCriticalPath, path_of
+from stack.analysis.overlap import OVERLAP_WORDS
 from stack.analysis.request import RequestSpans
 from stack.analysis.terminal import Terminal, fit, milliseconds, percent
 from stack.analysis.trace import Span, Trace
@@ -49,6 +50,7 @@ def waterfall_text(request: RequestSpans, clocks: Clocks, terminal: Terminal) ->
     if path is not None:
         lines += ["", *_stages(path, terminal)]
     lines += ["", *_remarks(request, path, reason, terminal)]
+    lines += ["", *_legend(path, terminal)]
     return "\n".join(line.rstrip() for line in lines).rstrip()
 
 
@@ -129,6 +131,16 @@ def tree_order(trace: Trace) -> list[tuple[int, Span]]:
         if span.span_id not in seen:
             walk([span])
     return ordered
+
+
+def _legend(path: CriticalPath | None, terminal: Terminal) -> Iterator[str]:
+    marks = "! failed; [N] made by the worker of that rank"
+    if path is not None:
+        kinds = [f" {kind}: {OVERLAP_WORDS[kind]}." for kind, ns in path.overlapped_ns.items() if ns]
+        marks = f"* on the critical path; ▸ goes on after the first token; {marks}. {STAGE_LEGEND} share: of TTFT."
+        marks += "".join(kinds)
+    for line in textwrap.wrap(terminal.ascii(marks), terminal.width):
+        yield terminal.styled(line, "dim")
 
 
 def _links(trace: Trace, terminal: Terminal) -> Iterator[str]:

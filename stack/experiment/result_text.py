@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from connector import names
 from connector.stages import REUSE_STAGES
 from stack.analysis.compare import PERCENTILES
+from stack.analysis.critical_path import STAGE_LEGEND
 from stack.analysis.terminal import Terminal, milliseconds
 from stack.experiment.counted import Arm
 from stack.experiment.plan import Plan
 from stack.experiment.plan_text import FIGURE_NAMES, published_text, wrapped
 from stack.experiment.presets import Published
 from stack.experiment.result import CellResult, Result
+from stack.experiment.split import OUTSIDE
 from stack.experiment.statistics import MEAN, MIN_PAIRS, Compared
 
 WHOLE_CELLS = 2  # up to so many cells are printed with every table; of more, only the main figures
@@ -32,6 +34,8 @@ def result_text(result: Result, terminal: Terminal) -> str:
     lines += [f"note: {note}" for note in result.measured.notes]
     legend = f"= no difference (its 95 % interval holds 0); ? fewer than {MIN_PAIRS} pairs of blocks, no conclusion; "
     legend += "~ too few requests for this percentile. Times in ms. One row in twenty differs by chance."
+    if whole and any(cell.stages for cell in result.cells):
+        legend += f" {STAGE_LEGEND} {OUTSIDE}: the client's TTFT less the router's, the way there and back."
     return "\n".join(wrapped([*lines, legend], terminal)).rstrip()
 
 

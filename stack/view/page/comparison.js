@@ -22,7 +22,7 @@ async function comparisonView(main) {
 function figures(doc, counted) {
   return [
     doubts(doc, counted),
-    el("section", {}, el("h2", {}, "Time to first token by stage"), legend(doc.stage_order), stackedChart(doc, counted),
+    el("section", {}, el("h2", {}, "Time to first token by stage"), legend(doc.stage_order, counted.map((mode) => mode.mode)), stackedChart(doc, counted),
       el("p", { class: "muted" }, "│ marks TTFT itself. Percentiles of stages are taken stage by stage and need not add up to that of TTFT; means do.")),
     differences(doc, counted),
     el("section", {}, el("h2", {}, "The same in figures"), scrolled("Stages by mode", stageFigures(doc, counted)),
@@ -70,7 +70,7 @@ function stageFigures(doc, counted) {
     el("td", { class: "n" }, last)];
   return el("table", { class: "figures" }, el("caption", {}, "Stages of TTFT, in ms; share: mean over requests"),
     groupHead(doc, counted, [...doc.measures, "share"]),
-    el("tbody", {}, doc.stage_order.map((stage) => {
+    el("tbody", {}, shownStages(doc.stage_order, counted.map((mode) => mode.mode)).map((stage) => {
       const idle = counted.every((mode) => !mode.stages[stage].time.high && !mode.stages[stage].time.low);
       return el("tr", { class: idle ? "idle" : null }, el("th", { scope: "row" }, stageKey(doc.stage_order, stage), " ", stage),
         counted.map((mode) => cells(mode.stages[stage].time, share(mode.stages[stage].share))));

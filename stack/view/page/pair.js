@@ -88,7 +88,7 @@ function pairTable([a, b]) {
   return scrolled("Stages of both requests", el("table", { class: "figures" },
     el("caption", {}, "Stages of the critical path, in ms"),
     el("thead", {}, headCells("stage", `A (${a.row.mode})`, `B (${b.row.mode})`, "A − B")),
-    el("tbody", {}, order.map((stage) =>
+    el("tbody", {}, shownStages(order, [a.path.mode, b.path.mode]).map((stage) =>
       row([stageKey(order, stage), " ", stage], of(a, stage), of(b, stage), !of(a, stage) && !of(b, stage)))),
     el("tfoot", {}, row("sum = TTFT", a.path.ttft_ns, b.path.ttft_ns))));
 }

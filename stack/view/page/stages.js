@@ -14,9 +14,14 @@ function stageKey(order, stage) {
   return el("span", { class: `${stageClass(order, stage)} key`, "aria-hidden": "true" }, stageNumber(order, stage));
 }
 
-function legend(order) {
-  const items = order.map((stage) => el("li", {}, stageKey(order, stage), " ", stage));
+function legend(order, modes) {
+  const items = shownStages(order, modes).map((stage) => el("li", {}, stageKey(order, stage), " ", stage));
   return el("ul", { class: "legend", "aria-label": "Stages" }, items);
+}
+
+// Without a request of mode reuse, its stages are rows of zeros.
+function shownStages(order, modes) {
+  return modes.includes("reuse") ? order : order.filter((stage) => !stage.startsWith("reuse_"));
 }
 
 // One stacked bar. parts: [stage, ns]; full: nanoseconds that fill the width.
@@ -44,7 +49,7 @@ function segment(order, stage, start, end, from, to) {
 
 // Rows "stage, ms, share" of one path; they add up to TTFT.
 function stageTable(order, path) {
-  const rows = order.map((stage) => {
+  const rows = shownStages(order, [path.mode]).map((stage) => {
     const ns = stage === UNEXPLAINED ? path.unexplained_ns : path.stages[stage];
     const full = path.ttft_ns || 1;
     return el("tr", { class: ns === 0 ? "idle" : null },
@@ -55,7 +60,7 @@ function stageTable(order, path) {
   });
   const sum = Object.values(path.stages).reduce((a, b) => a + b, path.unexplained_ns);
   return el("table", { class: "figures" },
-    el("caption", {}, "Stages of the critical path, in ms"),
+    el("caption", {}, "Stages of the critical path, in ms. A stage lasts from the end of what was before it to its own milestone: it may be longer than the span of its name."),
     el("thead", {}, headCells("stage", "ms", "share", "")),
     el("tbody", {}, rows),
     el("tfoot", {}, el("tr", {},

@@ -124,6 +124,14 @@ def test_incomplete_and_failed_requests_are_named(golden, tmp_path, capsys):
     assert "left out: 1 × error: prefill_unavailable" in out  # noqa: RUF001
 
 
+def test_the_legend_says_what_a_stage_a_share_and_an_overlap_are(golden, tmp_path, capsys):
+    write_file(tmp_path / "t.json", [golden("push_prefill_last")])
+    run("--traces", str(tmp_path / "t.json"))
+    text = " ".join(capsys.readouterr().out.split())
+    assert "may be longer than the span of its name. share: of each request's TTFT, mean over requests." in text
+    assert "registration: blocks allocated on D → their registration sent to P." in text
+
+
 def test_clock_uncertainty_is_printed(golden, tmp_path, capsys):
     write_file(tmp_path / "t.json", [golden("pull_cross_host")])
     assert run("--traces", str(tmp_path / "t.json")) == 0

@@ -62,6 +62,15 @@ def test_the_path_is_marked_children_are_indented_and_links_named(file, capsys):
     assert "  kvpath.await → kvpath.write [0]" in out
 
 
+def test_the_legend_explains_what_a_newcomer_cannot_guess():
+    text = " ".join(drawn(push_trace(), Terminal(120)).split())
+    assert "▸ goes on after the first token" in text
+    assert "[N] made by the worker of that rank" in text
+    assert "it may be longer than the span of its name" in text
+    assert "decode_leg_hop: D's leg sent by the router → blocks allocated on D" in text
+    assert "decode_leg_hop:" not in drawn(pull_trace())
+
+
 @pytest.mark.parametrize("trace", [push_trace(ranks=3), pull_trace(), plain_trace()], ids=["push", "pull", "plain"])
 @pytest.mark.parametrize("width", [60, 80, 132])
 def test_every_line_fits_and_ascii_is_ascii(trace, width):

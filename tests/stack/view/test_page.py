@@ -58,6 +58,7 @@ def test_a_request_shows_path_stages_links_and_attributes(open_page: Opener, mix
     assert page.locator(".path-line .stage").count() >= 8
     assert page.locator("[role=treeitem].on-path").count() >= 5
     assert "sum = TTFT" in page.locator("table.figures tfoot").first.inner_text()
+    assert "reuse_" not in page.locator("table.figures tbody").first.inner_text()
     levels = page.locator("[role=treeitem]").evaluate_all("rows => rows.map(r => r.getAttribute('aria-level'))")
     assert set(levels) >= {"1", "2", "3", "4"}
     page.locator("[role=treeitem]", has_text="kvpath.write [0]").click()
