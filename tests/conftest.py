@@ -9,6 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is slow, and that is no failure: neither of an example nor of drawing one.
+settings.register_profile("kvpath", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvpath")
 
 TOOLS = Path(__file__).parent.parent / ".tools" / "bin"
 

@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,17 @@ TOKENS = 128  # 8 blocks of 4 KiB a layer
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Any:
+    """Ends what a failed test left, so that neither the machine nor the next test has to bear it."""
+    before = descendants_of(os.getpid())
     yield
-    assert descendants_of(os.getpid()) == []
+    left = [pid for pid in descendants_of(os.getpid()) if pid not in before]
+    for pid in left:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in left:
+        with suppress(ChildProcessError):  # a grandchild: whoever started it, or init, takes its status
+            os.waitpid(pid, 0)
+    assert left == []
 
 
 def test_the_decode_side_may_have_a_device_of_its_own() -> None:
@@ -182,11 +192,14 @@ def test_ctrl_c_leaves_nothing_running() -> None:
     argv = [sys.executable, "-m", "stack", "probe", "--layers", "3", "--kv-heads", "1", "--head-size", "32"]
     root = Path(run_module.__file__).parents[2]
     with subprocess.Popen([*argv, "--repetitions", "1000000"], cwd=root, stderr=subprocess.PIPE, text=True) as command:
-        while len(descendants_of(command.pid)) < 4:  # two guards, two sides
-            assert command.poll() is None
-        started = descendants_of(command.pid)
-        command.send_signal(signal.SIGINT)
-        assert command.stderr is not None
-        assert command.stderr.read() == "kvpath probe: interrupted; nothing is left running\n"
-        assert command.wait(30) == 1
+        try:
+            while len(descendants_of(command.pid)) < 4:  # two guards, two sides
+                assert command.poll() is None
+            started = descendants_of(command.pid)
+            command.send_signal(signal.SIGINT)
+            assert command.stderr is not None
+            assert command.stderr.read() == "kvpath probe: interrupted; nothing is left running\n"
+            assert command.wait(30) == 1
+        finally:
+            command.kill()
     assert not [pid for pid in started if Path(f"/proc/{pid}").exists()]
