@@ -144,7 +144,8 @@ ROUTER = Row(
     (
         Panel(
             "How long does a whole request take?",
-            "Request in to last byte out. It grows with the length of answers; compare TTFT on Push against pull.",
+            "Request in to last byte out, streamed or not. It grows with the length of answers; compare TTFT on Push "
+            "against pull.",
             "s",
             tuple(Query(ask.duration(q), f"{{{{mode}}}} p{q * 100:.0f}") for q in (0.5, 0.99)),
             width=6,

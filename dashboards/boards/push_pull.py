@@ -52,16 +52,17 @@ TIMES = Row(
     (
         Panel(
             "When does the first token reach the client?",
-            "Request in to first content chunk out, measured by the router on every request. p99 far above p50 means "
-            "queueing or a stalled transfer: follow an exemplar to its trace.",
+            "Request in to first content chunk out, measured by the router on every streamed answer; one in one piece "
+            "has no first token of its own. p99 far above p50 means queueing or a stalled transfer: follow an exemplar "
+            "to its trace.",
             "s",
             tuple(Query(ask.ttft(q), f"{{{{mode}}}} p{q * 100:.0f}", exemplars=True) for q in (0.5, 0.9, 0.99)),
             width=12,
         ),
         Panel(
             "How long does each further token take?",
-            "First to last token over the tokens between. It should not depend on the mode: when it does, one mode's "
-            "transfers disturb decode; compare blocks held, and running requests on Engines and routing.",
+            "First to last token of a stream over the tokens between. It should not depend on the mode: when it does, "
+            "one mode's transfers disturb decode; compare blocks held, and running requests on Engines and routing.",
             "s",
             tuple(Query(ask.tpot(q), f"{{{{mode}}}} p{q * 100:.0f}") for q in (0.5, 0.99)),
             width=6,

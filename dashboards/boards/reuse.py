@@ -44,7 +44,8 @@ ROW = Row(
         Panel(
             "Which turns leave nothing to reuse, and why?",
             "Turns of conversations after which D kept nothing, by reason, and shared tables that did not answer. "
-            "`not_kept`: D had no room left for it, or the answer ended in a way that cannot be continued. Errors of "
+            "`not_kept`: D had no room left for it, or the answer ended in a way that cannot be continued. "
+            "`no_answer`: the request failed. `answer_unfinished`: the client left before the last token. Errors of "
             "the store: is Redis or Valkey up?",
             "short",
             (_query(ask.NOT_KEPT, "{{reason}}", False), _query(ask.STORE_ERRORS, "store error on {{instance}}", False)),

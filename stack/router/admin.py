@@ -23,6 +23,9 @@ def admin_routes(
 ) -> APIRouter:
     """Returns ``GET`` and ``PUT /admin/split``, behind ``Authorization: Bearer <token>``.
 
+    ``PUT`` takes the whole new split, such as ``{"push": 50, "pull": 50}``; ``{}`` removes it, and the router's default
+    mode serves all (``kvpath mode default``).
+
     With ``annotations`` every change is marked in Grafana, and the answer says so in a header.
     """
     expected = f"Bearer {token.get_secret_value()}".encode()

@@ -29,6 +29,14 @@ async def test_the_split_changes_at_run_time_for_whoever_has_the_token(start, pr
         assert await router.metric('kvpath_router_split_weight{mode="pull"}') == 3
 
 
+async def test_an_empty_split_removes_it_and_the_default_mode_serves_all(start, prefill, decode):
+    modes = {"default_mode": names.MODE_PULL, "split": {names.MODE_PUSH: 1}}
+    async with start(prefill, decode, admin_token="secret", **modes) as router:
+        removed = await router.client.put("/admin/split", json={}, headers=TOKEN)
+        assert (removed.status_code, removed.json()) == (200, {})
+        assert (await router.complete()).headers[names.HEADER_MODE] == names.MODE_PULL
+
+
 @pytest.mark.parametrize("split", [{"reuse": 1}, {"pull": -1}, {"pull": 0}, {"pull": "x"}, [1]])
 async def test_a_split_that_makes_no_sense_is_refused_and_changes_nothing(start, prefill, decode, split):
     async with start(prefill, decode, admin_token="secret", split={names.MODE_PUSH: 1}) as router:
