@@ -146,13 +146,13 @@ def costs(rows: Sequence[Mapping[str, Any]], variants: Sequence[str], plan: Over
         for metric in METRICS:
             values = {variant: _by_round(rows, rounds, variant, length, metric) for variant in variants}
             for variant in variants[1:]:
-                compared = compare_blocks(values[variants[0]], values[variant], resampler)
+                compared = compare_blocks(values[variant], values[variants[0]], resampler)
                 for statistic in (MEAN, MEDIAN):
                     one = compared.get(statistic)
                     if one is None or one.ratio is None:
                         continue
                     ends = [None if end is None else end - 1 for end in (one.ratio.low, one.ratio.high)]
-                    means = one.first / 1e6, one.second / 1e6
+                    means = one.second / 1e6, one.first / 1e6
                     found.append(
                         Cost(length, variant, metric, statistic, len(rounds), *means, one.ratio.value - 1, *ends)
                     )

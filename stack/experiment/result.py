@@ -91,7 +91,7 @@ class Result:
             "blocks_an_arm": plan.blocks_an_arm,
             "seed": plan.seed,
             "prefill_cache": plan.prefill_cache or None,
-            "difference": f"{plan.arms[1]} minus {plan.arms[0]}",
+            "difference": f"{plan.arms[0]} minus {plan.arms[1]}",
             "verdict": self._overall(),
             "cells": [cell.document() for cell in self.cells],
             "probe": self.measured.probe,
@@ -174,8 +174,8 @@ def _rates(arm: Arm, amount: Callable[[Row], int]) -> list[list[float]]:
 def _paired(arms: tuple[Arm, Arm]) -> PairedTest | None:
     differences = []
     for one, two in zip(arms[0].blocks, arms[1].blocks, strict=True):
-        first = {c.row.index: c.row.ttft_ns for c in one}
-        differences.append([c.row.ttft_ns - first[c.row.index] for c in two if c.row.index in first])  # type: ignore[operator]
+        second = {c.row.index: c.row.ttft_ns for c in two}
+        differences.append([c.row.ttft_ns - second[c.row.index] for c in one if c.row.index in second])  # type: ignore[operator]
     return paired_test(differences)
 
 

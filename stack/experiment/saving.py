@@ -81,7 +81,7 @@ def saving_of(modes: tuple[str, str], arms: tuple[Arm, Arm], split: Split | None
 
 def _towards_reuse(split: Split | None, name: str, modes: tuple[str, str]) -> Part | None:
     part = split.part(name) if split is not None else None
-    return part if part is None or modes[1] == names.MODE_REUSE else part.reversed()
+    return part if part is None or modes[0] == names.MODE_REUSE else part.reversed()
 
 
 def _tokens(arm: Arm) -> MeanTokens | None:

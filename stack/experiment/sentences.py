@@ -38,9 +38,9 @@ def median_sentence(arms: tuple[str, str], median: Compared, differs: bool | Non
     if differs is None:
         return f"Too few blocks to tell: {medians}; {pairs} pairs of blocks, {MIN_PAIRS} are needed for an interval."
     if not differs:
-        less = f"{arms[1]} minus {arms[0]} is {_ms(difference.value)} ms"
+        less = f"{arms[0]} minus {arms[1]} is {_ms(difference.value)} ms"
         return f"No difference: {medians}; {less} ({_inside(difference.low, difference.high)})."
-    slower, quicker = (arms[1], arms[0]) if difference.value > 0 else (arms[0], arms[1])
+    slower, quicker = arms if difference.value > 0 else (arms[1], arms[0])
     ends = sorted(abs(end or 0.0) for end in (difference.low, difference.high))
     return (
         f"The first token takes {_ms(abs(difference.value))} ms longer with {slower} than with {quicker} "
@@ -51,7 +51,7 @@ def median_sentence(arms: tuple[str, str], median: Compared, differs: bool | Non
 def split_sentences(arms: tuple[str, str], split: Split, mean: Compared, differs: bool | None) -> list[str]:
     """The difference of the means and its causes, the largest first; parts within their noise come last."""
     d = mean.difference
-    opening = f"The means, {arms[1]} minus {arms[0]}, differ by {_ms(split.difference_ns)} ms"
+    opening = f"The means, {arms[0]} minus {arms[1]}, differ by {_ms(split.difference_ns)} ms"
     if mean.differs is not None:
         opening += f" ({_inside(d.low, d.high)})"
         if mean.differs and not differs:
@@ -72,7 +72,7 @@ def _inside(low: float | None, high: float | None) -> str:
 
 
 def _part(arms: tuple[str, str], part: Part) -> str:
-    slower = arms[1] if part.difference_ns > 0 else arms[0]
+    slower = arms[0] if part.difference_ns > 0 else arms[1]
     stages = ", ".join(
         f"{stage} {milliseconds(ns)}"
         for stage, ns in sorted(part.stages.items(), key=lambda item: -abs(item[1]))

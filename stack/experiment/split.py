@@ -2,7 +2,7 @@
 
 Means are split, because only means are additive: every request's stages add up to its TTFT exactly, so the
 differences of the stages' means add up to the difference of the mean TTFTs; percentiles of different stages belong to
-different requests. ``difference`` is always second arm minus first.
+different requests. ``difference`` is always first arm minus second.
 
 | part         | stages                               | why                                                          |
 |--------------|--------------------------------------|--------------------------------------------------------------|
@@ -62,7 +62,7 @@ class Part:
         return Estimate(self.difference_ns, self.low_ns, self.high_ns).excludes(0.0)
 
     def reversed(self) -> Part:
-        """The same part of first arm minus second."""
+        """The same part of second arm minus first."""
         low, high = (None if end is None else -end for end in (self.high_ns, self.low_ns))
         return Part(self.name, -self.difference_ns, low, high, {stage: -ns for stage, ns in self.stages.items()})
 
@@ -91,7 +91,7 @@ def split_difference(
     if not one or not two:
         return None
     stages = [stage for members in causes.values() for stage in members]
-    exact = {s: _mean(request[s] for request in two) - _mean(request[s] for request in one) for s in stages}
+    exact = {s: _mean(request[s] for request in one) - _mean(request[s] for request in two) for s in stages}
     whole = {stage: round(value) for stage, value in exact.items()}
     difference = round(sum(exact.values()))
     whole[UNEXPLAINED] += difference - sum(whole.values())  # a few ns of rounding
@@ -115,7 +115,7 @@ def _interval(
         resampler.means([[sum(request[stage] for stage in stages) for request in block] for block in blocks])
         for blocks in (first, second)
     )
-    return resampler.interval(two - one)
+    return resampler.interval(one - two)
 
 
 @dataclass(frozen=True, slots=True)

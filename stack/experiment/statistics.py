@@ -48,7 +48,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One statistic of both arms. ``difference`` is second minus first, ``ratio`` second over first.
+    """One statistic of both arms. ``difference`` is first minus second (push minus pull, as everywhere), ``ratio`` first over second.
 
     ``differs`` is ``None`` when there are too few pairs of blocks to say. ``believed``: enough samples lie beyond
     the percentile.
@@ -183,17 +183,17 @@ def _compared(
     observed: tuple[float, float], drawn: tuple[Array, Array], resampler: Resampler, enough: bool
 ) -> Compared:
     first, second = observed
-    difference = Estimate(second - first, *resampler.interval(drawn[1] - drawn[0]))
+    difference = Estimate(first - second, *resampler.interval(drawn[0] - drawn[1]))
     ratio = None
     if first > 0 and second > 0:
         with np.errstate(invalid="ignore", divide="ignore"):
-            ratio = Estimate(second / first, *resampler.interval(drawn[1] / drawn[0]))
+            ratio = Estimate(first / second, *resampler.interval(drawn[0] / drawn[1]))
     differs = difference.excludes(0.0) if resampler.pairs >= MIN_PAIRS else None
     return Compared(first, second, difference, ratio, differs, enough)
 
 
 def paired_test(differences: Blocks, seed: int = 0) -> PairedTest | None:
-    """Tests whether paired requests differ; ``differences`` are second minus first, by pair of blocks.
+    """Tests whether paired requests differ; ``differences`` are first minus second, by pair of blocks.
 
     Flipping the signs of single requests would take them for independent, so those of a pair of blocks flip
     together: under "no difference" the two blocks of a pair could as well have been the other way round.

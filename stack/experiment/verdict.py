@@ -71,7 +71,7 @@ def conclude(
     elif differs is None:
         kind = TOO_FEW
     elif differs:
-        kind, faster = FASTER, arms[0] if ttft[MEDIAN].difference.value > 0 else arms[1]
+        kind, faster = FASTER, arms[1] if ttft[MEDIAN].difference.value > 0 else arms[0]
     if split is not None:
         sentences += split_sentences(arms, split, ttft[MEAN], differs)
     if price is not None:

@@ -86,7 +86,7 @@ TALK = ["--preset", "reuse", "--turns", "2", "--gap", "0", "--new-tokens", "5"]
 def test_reuse_on_a_router_that_runs_already(small, capsys):
     assert run(*small, *TALK, "--prefill-cache", "off", "--json") == 0
     result = json.loads(capsys.readouterr().out)
-    assert (result["arms"], result["prefill_cache"]) == (["pull", "reuse"], "off")
+    assert (result["arms"], result["prefill_cache"]) == (["reuse", "pull"], "off")
     assert result["cells"][0]["verdict"]["saving"]["lookups"] == {"hit": 4}
 
 

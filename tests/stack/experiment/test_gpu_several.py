@@ -96,7 +96,7 @@ def test_the_whole_published_grid_is_offered_with_its_ends_first() -> None:
 def test_reuse_is_measured_from_8k_to_24k_and_not_with_push() -> None:
     plan = make_plan(SEVERAL_ARMS["gpu2-reuse-off"].preset())
     assert [cell.input_tokens for cell in plan.cells] == [24576, 16384, 8192]
-    assert plan.modes == ("pull", "reuse")
+    assert plan.modes == ("reuse", "pull")
 
 
 def test_a_part_of_the_loads_is_the_first_of_them() -> None:

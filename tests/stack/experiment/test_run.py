@@ -38,10 +38,10 @@ def test_a_run_from_the_first_block_to_the_verdict(deployment, tmp_path):
     result = run_experiment(folder, Setup(deployment.url, deployment.store_url), said.append)
     (cell,) = result.cells
     assert [(arm.seen, arm.warm_up, sum(map(len, arm.traced()))) for arm in cell.arms] == [(18, 1, 18), (18, 1, 18)]
-    assert cell.stages["flight"]["p50"].difference.value == 190 * MS
+    assert cell.stages["flight"]["p50"].difference.value == -190 * MS
     assert cell.stages["flight"]["p50"].differs
     document = json.loads((folder.path / "result.json").read_text())
-    assert document["cells"][0]["verdict"]["split"]["parts"][1]["stages"]["flight"] == 190 * MS
+    assert document["cells"][0]["verdict"]["split"]["parts"][1]["stages"]["flight"] == -190 * MS
     assert len(said) == len(folder.plan.blocks)
     environment = json.loads((folder.path / "environment.json").read_text())
     assert environment["target"]["engines"] == {"P0": "prefill", "D0": "decode"}

@@ -33,7 +33,7 @@ def test_parts_and_stages_add_up_exactly(first, second):
     assert sum(part.difference_ns for part in split.parts) == split.difference_ns
     assert all(sum(part.stages.values()) == part.difference_ns for part in split.parts)
     one, two = ([sum(r.values()) for block in blocks for r in block] for blocks in (first, second))
-    assert split.difference_ns == pytest.approx(sum(two) / len(two) - sum(one) / len(one), abs=1)
+    assert split.difference_ns == pytest.approx(sum(one) / len(one) - sum(two) / len(two), abs=1)
 
 
 def test_every_stage_belongs_to_one_part():
@@ -42,7 +42,7 @@ def test_every_stage_belongs_to_one_part():
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_that_differs_makes_its_part_the_largest(stage):
-    split = split_difference(blocks_of(10**6), blocks_of(10**6, seed=1, **{stage: 51 * 10**6}), Resampler(6))
+    split = split_difference(blocks_of(10**6, seed=1, **{stage: 51 * 10**6}), blocks_of(10**6), Resampler(6))
     assert stage in PARTS[split.largest.name]
     assert split.largest.difference_ns == pytest.approx(50 * 10**6, rel=0.01)
     assert split.largest.differs

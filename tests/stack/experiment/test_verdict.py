@@ -114,7 +114,7 @@ def test_an_injected_delay_is_attributed_and_named(record, quiet, place, stage, 
     verdict = verdict_of(record(PLAN, figures), HOST_BUFFERS)
     (part,) = [part for part in verdict.split.parts if stage in part.stages]
     (before,) = [part for part in quiet.parts if stage in part.stages]
-    found = (part.stages[stage] - before.stages[stage]) * (1 if arm == PULL else -1)
+    found = (part.stages[stage] - before.stages[stage]) * (1 if arm == PUSH else -1)
     assert found == pytest.approx(DELAY, rel=0.1)
     assert verdict.split.largest is part
     slower, quicker = (names.MODE_PULL, names.MODE_PUSH) if arm == PULL else (names.MODE_PUSH, names.MODE_PULL)
@@ -132,7 +132,7 @@ def test_a_late_registration_is_handoff_and_push_pays_for_it(record):
 
     verdict = verdict_of(record(PLAN, figures))
     (part,) = [part for part in verdict.split.parts if part.name == "coordination"]
-    assert -part.stages["handoff"] == pytest.approx(DELAY - 8 * MS, rel=0.1)  # pull's own handoff is 8.4 ms
+    assert part.stages["handoff"] == pytest.approx(DELAY - 8 * MS, rel=0.1)  # pull's own handoff is 8.4 ms
     assert verdict.split.largest is part
     assert verdict.price.registration_last == 1.0
     assert any("registration came after P had finished in 100%" in s for s in verdict.sentences)
@@ -240,7 +240,7 @@ def test_the_early_choice_of_d_is_told(record):
 def test_how_long_p_and_d_keep_blocks_is_told(record):
     verdict = verdict_of(record(PLAN, lambda arm, pair, index: noisy(arm, pair, index, flight=(9 + 91 * arm) * MS)))
     held = verdict.price.held
-    assert held.difference.value == pytest.approx(91 * MS + 8.4 * MS, rel=0.05)
+    assert -held.difference.value == pytest.approx(91 * MS + 8.4 * MS, rel=0.05)
     assert held.differs
     assert verdict.price.reserved_ns == pytest.approx(800 * MS, rel=0.05)
     assert any("P held its blocks after prefill for" in s for s in verdict.sentences)

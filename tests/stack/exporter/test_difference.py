@@ -24,7 +24,7 @@ def arms(generator: random.Random, blocks: int, size: int, shift: float) -> tupl
 def test_it_agrees_with_the_bootstrap_of_the_experiment(blocks):
     first, second = arms(random.Random(7), blocks, 12, -0.2)
     found = median_difference(first, second, resamples=4999)
-    pairs = [list(second.values()), list(first.values())]  # the experiment's difference is second minus first
+    pairs = [list(first.values()), list(second.values())]
     other = compare_blocks(*pairs, Resampler(blocks))[MEDIAN].difference
     width = other.high - other.low
     assert found.median == pytest.approx(other.value, abs=1e-9)
