@@ -66,7 +66,7 @@ class Cell:
                 f"{self.rate:g} conversations/s of {self.turns} turns, {self.input_tokens} tokens of context, "
                 f"{self.new_tokens} new a turn, {self.gap_s:g} s between turns, {self.output_tokens} out"
             )
-        given = "prompts of the file" if self.input_tokens is None else f"{self.input_tokens} tokens in"
+        given = "prompts of the file" if self.input_tokens is None else f"about {self.input_tokens} tokens in"
         return f"{self.rate:g} req/s, {given}, {self.output_tokens} out"
 
 

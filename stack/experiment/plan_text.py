@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from stack.analysis.terminal import Terminal
-from stack.experiment.plan import Block, Cell, Plan
+from stack.experiment.plan import Block, Cell, Plan, arrivals_ns
 from stack.experiment.presets import PRESETS, Published
 
 FIGURE_NAMES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "total": "total", "tokens_per_s": "tokens/s"}
@@ -25,16 +25,31 @@ def plan_text(plan: Plan, terminal: Terminal) -> str:
         lines.append(f"prompts: {plan.prompts.count} of {plan.prompts.name} (sha256 {plan.prompts.sha256[:12]})")
     if plan.prefill_cache:
         lines.append(f"P's prefix cache is {plan.prefill_cache}, D's is off")
-    requests = sum(block.requests * plan.cells[block.cell].turns for block in plan.blocks)
-    warm_up = sum(block.requests * plan.cells[block.cell].turns for block in plan.blocks if block.warm_up)
-    lines.append(f"{len(plan.blocks)} blocks, {requests} requests ({warm_up} of them warm-up, not counted)")
+    lines.append(_totals(plan))
     lines.append(f"arrivals take {duration_text(plan.seconds)}; the last answers of each block come on top")
     lines.append("")
     for number, cell in enumerate(plan.cells):
         lines += _cell_plan(plan, number, cell)
     if preset and preset.published:
-        lines += ["", "published:", *(f"  {published_text(p)}" for p in preset.published)]
+        for source, figures in groupby(preset.published, key=source_text):
+            lines += ["", f"published{source}:", *(f"  {published_text(p)}" for p in figures)]
     return "\n".join(wrapped(lines, terminal))
+
+
+def _totals(plan: Plan) -> str:
+    """How many requests are sent, and how many of them are compared if all goes well."""
+    sent = [(block, plan.cells[block.cell]) for block in plan.blocks]
+    requests = sum(block.requests * cell.turns for block, cell in sent)
+    left_out = {"warm-up": sum(block.requests * cell.turns for block, cell in sent if block.warm_up)}
+    counted = [(block, cell) for block, cell in sent if not block.warm_up]
+    early = ((cell, arrivals_ns(block, cell.rate)) for block, cell in counted if cell.turns == 1)
+    left_out["in the lead-in of a block"] = sum(at < cell.lead_in_s * 1e9 for cell, due in early for at in due)
+    left_out["first turns"] = sum(block.requests for block, cell in counted if cell.turns > 1)
+    told = ", ".join(f"{number} {what}" for what, number in left_out.items() if number)
+    compared = requests - sum(left_out.values())
+    return f"{len(plan.blocks)} blocks, {requests} requests, of which {compared} count" + (
+        f" (not: {told})" if told else ""
+    )
 
 
 def _cell_plan(plan: Plan, number: int, cell: Cell) -> Iterator[str]:
@@ -60,6 +75,10 @@ def _order(plan: Plan, blocks: Sequence[Block]) -> str:
     pairs = groupby(blocks, key=lambda block: block.pair)
     order = " ".join("".join("AB"[block.arm] for block in members) for _, members in pairs)
     return f"{order} (A {plan.arms[0]}, B {plan.arms[1]})"
+
+
+def source_text(published: Published) -> str:
+    return f" for {published.source}" if published.source else ""
 
 
 def published_text(published: Published) -> str:

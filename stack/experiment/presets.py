@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from connector import names
 
 TTFT, TPOT = "ttft", "tpot"
+_PUSH_CONNECTOR = "vLLM's push connector, Qwen3-32B, 1P1D on EFA"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Published:
     metric: str  # TTFT or TPOT
     milliseconds: float
     subject: str = ""
+    source: str = ""  # whose setting it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,10 @@ SEED = Preset(
     blocks=6,
     warm_up=4,
     published=(
-        Published(8, 16384, names.MODE_PULL, TTFT, 1744.0),
-        Published(8, 16384, names.MODE_PUSH, TTFT, 540.0),
-        Published(8, 16384, names.MODE_PULL, TPOT, 10.4),
-        Published(8, 16384, names.MODE_PUSH, TPOT, 7.0),
+        Published(8, 16384, names.MODE_PULL, TTFT, 1744.0, source=_PUSH_CONNECTOR),
+        Published(8, 16384, names.MODE_PUSH, TTFT, 540.0, source=_PUSH_CONNECTOR),
+        Published(8, 16384, names.MODE_PULL, TPOT, 10.4, source=_PUSH_CONNECTOR),
+        Published(8, 16384, names.MODE_PUSH, TPOT, 7.0, source=_PUSH_CONNECTOR),
     ),
 )
 

@@ -12,7 +12,7 @@ from stack.analysis.critical_path import STAGE_LEGEND
 from stack.analysis.terminal import Terminal, milliseconds
 from stack.experiment.counted import Arm
 from stack.experiment.plan import Plan
-from stack.experiment.plan_text import FIGURE_NAMES, published_text, wrapped
+from stack.experiment.plan_text import FIGURE_NAMES, published_text, source_text, wrapped
 from stack.experiment.presets import Published
 from stack.experiment.result import CellResult, Result
 from stack.experiment.split import OUTSIDE
@@ -49,7 +49,7 @@ def _cell_end(cell: CellResult, terminal: Terminal) -> Iterator[str]:
     for published in cell.published:
         same = published.input_tokens == cell.cell.input_tokens
         here = f"here {_own(cell, published)}" if same else "another load, nothing to hold against"
-        yield f"published: {published_text(published)}; {here}"
+        yield f"published{source_text(published)}: {published_text(published)}; {here}"
     yield ""
     yield terminal.styled("Verdict", "bold")
     yield from cell.verdict.sentences

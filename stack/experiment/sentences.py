@@ -7,7 +7,7 @@ from stack.analysis.terminal import milliseconds
 from stack.experiment.link import Link
 from stack.experiment.presets import PREFILL_CACHE_OFF, PREFILL_CACHE_ON
 from stack.experiment.saving import Saving
-from stack.experiment.split import PREFILL, TAKING_BACK, Part, Price, Split
+from stack.experiment.split import PREFILL, REST, TAKING_BACK, Part, Price, Split
 from stack.experiment.statistics import CONFIDENCE, MIN_PAIRS, Compared
 
 _WHAT = {
@@ -17,7 +17,7 @@ _WHAT = {
     "queueing": "queueing on P",
     PREFILL: "computing the prompt on P",
     TAKING_BACK: "taking back to P what D kept",
-    "rest": "everything else",
+    REST: "everything else",
 }
 _NAMED_SHARE = 0.2  # a stage of a part is named when it makes up at least this share of it
 
@@ -49,19 +49,20 @@ def median_sentence(arms: tuple[str, str], median: Compared, differs: bool | Non
 
 
 def split_sentences(arms: tuple[str, str], split: Split, mean: Compared, differs: bool | None) -> list[str]:
-    """The difference of the means and its causes, the largest first; parts within their noise come last."""
+    """The difference of the means and its causes, the largest first, the unnamed rest last; then what is within noise."""
     d = mean.difference
     opening = f"The means, {arms[0]} minus {arms[1]}, differ by {_ms(split.difference_ns)} ms"
     if mean.differs is not None:
         opening += f" ({_inside(d.low, d.high)})"
         if mean.differs and not differs:
             opening += "; the medians do not, so a few slow requests make it"
-    ordered = sorted(split.parts, key=lambda part: -abs(part.difference_ns))
+    ordered = sorted(split.parts, key=lambda part: (part.name == REST, -abs(part.difference_ns)))
     telling = [part for part in ordered if part.differs] if mean.differs is not None else ordered[:1]
     quiet = [part for part in ordered if part not in telling] if mean.differs is not None else []
     sentences = [opening + (": " + "; ".join(_part(arms, part) for part in telling) if telling else "") + "."]
     if telling:
-        sentences.append(f"The largest part is {telling[0].name}, mainly {_main_stage(telling[0])}.")
+        largest = max(telling, key=lambda part: abs(part.difference_ns))
+        sentences.append(f"The largest part is {largest.name}, mainly {_main_stage(largest)}.")
     if quiet:
         sentences.append("No difference in " + "; ".join(f"{_WHAT[p.name]} ({_signed(p)})" for p in quiet) + ".")
     return sentences
@@ -111,7 +112,12 @@ def price_sentences(arms: tuple[str, str], price: Price) -> list[str]:
             f"P held its blocks after prefill for {_ms(held.first)} ms with {arms[0]}, {_ms(held.second)} ms with "
             f"{arms[1]} (mean)"
         )
-        found.append(f"{text}: no difference." if held.differs is False else f"{text}.")
+        less = f"{arms[0]} minus {arms[1]} {_ms(held.difference.value)} ms, "
+        less += _inside(held.difference.low, held.difference.high)
+        if held.differs is None:
+            found.append(f"{text}.")
+        else:
+            found.append(f"{text}: {less}." if held.differs else f"{text}: no difference ({less}).")
     return found
 
 

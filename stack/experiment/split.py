@@ -25,13 +25,14 @@ from typing import Any
 from connector.stages import REUSE_STAGES, STAGE_NAMES, UNEXPLAINED
 from stack.experiment.statistics import Compared, Estimate, Resampler
 
+REST = "rest"  # what has no name of its own
 OUTSIDE = "outside"  # client's TTFT less the router's
 PARTS: Mapping[str, tuple[str, ...]] = {
     "coordination": ("route", "handoff", "handshake", "notify"),
     "transfer": ("flight",),
     "submission": ("prepare", "submit"),
     "queueing": ("prefill_queue",),
-    "rest": ("prefill", "first_step", "deliver", *REUSE_STAGES, UNEXPLAINED, OUTSIDE),
+    REST: ("prefill", "first_step", "deliver", *REUSE_STAGES, UNEXPLAINED, OUTSIDE),
 }
 PREFILL, TAKING_BACK = "prefill", "taking_back"
 REUSE_PARTS: Mapping[str, tuple[str, ...]] = {

@@ -48,7 +48,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One statistic of both arms. ``difference`` is first minus second (push minus pull, as everywhere), ``ratio`` first over second.
+    """One statistic of both arms. ``difference`` is first minus second (push minus pull, as everywhere), ``ratio``
+    first over second.
 
     ``differs`` is ``None`` when there are too few pairs of blocks to say. ``believed``: enough samples lie beyond
     the percentile.

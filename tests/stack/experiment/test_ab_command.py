@@ -56,7 +56,7 @@ def test_the_dry_run_prints_plan_and_published_values_and_asks_nobody(capsys, tm
     printed = " ".join(capsys.readouterr().out.split())
     assert "TTFT 1744 ms pull" in printed
     assert "TTFT 540 ms push" in printed
-    assert "8 req/s, 16384 tokens in, 128 out: 240 requests a block" in printed
+    assert "8 req/s, about 16384 tokens in, 128 out: 240 requests a block" in printed
     assert not list(tmp_path.iterdir())
 
 

@@ -32,9 +32,9 @@ def test_every_block_is_a_region_with_its_mode(deployment, tmp_path):
     written = fake.annotations
     assert [each["tags"] for each in written] == [[*names.ANNOTATION_EXPERIMENT, block.mode] for block in PLAN.blocks]
     assert [each["text"] for each in written[:3]] == [
-        "kvpath ab demo: block 1/6, push, warm-up: 400 req/s, 20 tokens in, 4 out",
-        "kvpath ab demo: block 2/6, pull, warm-up: 400 req/s, 20 tokens in, 4 out",
-        "kvpath ab demo: block 3/6, push: 400 req/s, 20 tokens in, 4 out",
+        "kvpath ab demo: block 1/6, push, warm-up: 400 req/s, about 20 tokens in, 4 out",
+        "kvpath ab demo: block 2/6, pull, warm-up: 400 req/s, about 20 tokens in, 4 out",
+        "kvpath ab demo: block 3/6, push: 400 req/s, about 20 tokens in, 4 out",
     ]
     times = [(each["time"], each["timeEnd"]) for each in written]
     assert all(start <= end for start, end in times)

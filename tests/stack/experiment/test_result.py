@@ -114,6 +114,7 @@ def test_the_plan_as_text(record):
         "8 req/s, 16384 tokens in: TPOT 10.4 ms pull",
         "8 req/s, 16384 tokens in: TPOT 7 ms push",
         "AB BA AB BA AB BA (A push, B pull)",
+        "published for vLLM's push connector, Qwen3-32B, 1P1D on EFA:",
         "Qwen3-32B",
     ):
         assert expected in " ".join(text.split())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import asdict, replace
 
 import pytest
@@ -243,7 +244,31 @@ def test_how_long_p_and_d_keep_blocks_is_told(record):
     assert -held.difference.value == pytest.approx(91 * MS + 8.4 * MS, rel=0.05)
     assert held.differs
     assert verdict.price.reserved_ns == pytest.approx(800 * MS, rel=0.05)
-    assert any("P held its blocks after prefill for" in s for s in verdict.sentences)
+    (told,) = [s for s in verdict.sentences if "P held its blocks after prefill for" in s]
+    assert "push minus pull -99" in told
+    assert "95% interval -" in told
+
+
+def test_no_difference_in_how_long_p_keeps_blocks_has_its_interval(record):
+    held = [s for s in verdict_of(record(PLAN, balanced)).sentences if "P held its blocks" in s]
+    assert re.search(r": no difference \(push minus pull \S+ ms, 95% interval -\S+ to \S+ ms\)\.$", held[0]), held
+
+
+def balanced(arm: int, pair: int, index: int) -> Figures:
+    """P holds its blocks equally long in both modes: pull's 8.4 ms until D has allocated are made up for."""
+    return noisy(
+        arm, pair, index, spread=0.2, flight=(20 if arm == PUSH else 12) * MS + random.Random(pair).randrange(MS)
+    )
+
+
+def test_what_has_no_name_comes_last_however_large(record):
+    def figures(arm, pair, index):
+        return noisy(arm, pair, index, spread=0.0, prefill=800 * MS + 90 * MS * arm, flight=9 * MS + 20 * MS * arm)
+
+    (causes,) = [s for s in verdict_of(record(PLAN, figures)).sentences if s.startswith("The means")]
+    assert causes.index("everything else") > causes.index("the transfer over the link")
+    assert causes.index("everything else") > causes.index("coordination")
+    assert "The largest part is rest, mainly prefill." in verdict_of(record(PLAN, figures)).sentences
 
 
 def test_a_comparison_without_push_has_no_price(record):
