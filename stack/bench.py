@@ -17,6 +17,7 @@ from typing import Any
 
 from connector import bench as connector_bench
 from stack.analysis import bench as analysis_bench
+from stack.engines.processes import interrupt_on_termination
 from stack.router import bench as router_bench
 from stack.store import bench as store_bench
 
@@ -50,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:
         print(f"kvpath bench: cannot write {args.out}: {error.strerror}; choose another --out", file=sys.stderr)
         return EXIT_FAILED
+    interrupt_on_termination()  # the benchmarks then end what they have started
     machine = describe_machine()
     print(f"{machine['name']}: {machine['processor']}, {machine['cores']} cores, load {machine['load'][0]:.1f}\n")
     parts: dict[str, Any] = {}

@@ -38,7 +38,9 @@ _END = b"0\r\n\r\n"
 
 @contextmanager
 def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.PIPE, text=True)
+    # In a group of its own: a terminal's Ctrl-C would end the stubs before the router has sent them its last spans.
+    argv = [sys.executable, "-m", *arguments]
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, process_group=0)
     try:
         yield process
     finally:
