@@ -148,7 +148,11 @@ def _locked_directory(target: Path) -> tuple[Path, int]:
 
 def _remove_abandoned(target: Path) -> None:
     """Removes the directories in which ``target`` was being built by processes that are no more."""
-    for building in target.parent.glob(f".{target.name}-*"):
+    try:
+        beside = os.listdir(target.parent)
+    except OSError:  # no cache yet, or one that may not be read
+        return
+    for building in (target.parent / name for name in beside if name.startswith(f".{target.name}-")):
         with contextlib.suppress(OSError):  # it is being built, has just been finished, or is another user's
             lock = os.open(building, os.O_RDONLY | os.O_DIRECTORY)
             try:

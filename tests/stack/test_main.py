@@ -54,8 +54,9 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
     assert capsys.readouterr().out == f"kvpath {version('kvpath')}\n"
 
 
+GOLDEN = Path(__file__).parents[1] / "golden" / "push_prefill_last.json"
 # Command → command lines that name a place where nothing can be written, or nothing be read. FILE/... is below a file,
-# which nobody may write to, not even root; `out`, where everything goes by default, is a file too; DIR is empty.
+# which nobody may write to, not even root; `out`, where everything goes by default, is one. DIR is empty.
 ODD_PATHS = {
     "demo": ("", "--run-dir FILE", "--run-dir FILE/run", "--run-dir DIR/run --cache FILE"),
     "up": ("", "--run-dir FILE", "--run-dir FILE/run", "--run-dir DIR/run --cache FILE", "--model-dir FILE/model"),
@@ -63,7 +64,10 @@ ODD_PATHS = {
     "router": ("--config FILE/router.json", "--config DIR"),
     "mode": ("--token-file FILE/token", "--token-file DIR"),
     "store": ("--port 0", "--port 0 --path FILE/traces.db", "--port 0 --path DIR"),
-    "report": ("--traces FILE/traces.json", "--traces DIR", "--traces FILE"),
+    "report": (
+        *("--traces FILE/traces.json", "--traces DIR", "--traces FILE"),
+        *("--traces GOLDEN --html FILE/page.html", "--traces GOLDEN --html DIR"),
+    ),
     "trace": ("abc --traces FILE/traces.json", "abc --traces DIR"),
     "view": ("--traces FILE/traces.json", "--traces DIR", "--result FILE/run", "--result DIR"),
     "probe": ("--model FILE/model", "--model DIR"),
@@ -91,17 +95,18 @@ def test_odd_paths_are_tried_with_every_command() -> None:
     assert set(ODD_PATHS) == set(COMMANDS)
 
 
+@pytest.mark.parametrize("file", ["out", "x" * 300], ids=["a file", "a name too long"])
 @pytest.mark.parametrize("line", [f"{name} {rest}" for name, lines in ODD_PATHS.items() for rest in lines])
 @pytest.mark.usefixtures("handlers")
 def test_a_path_that_cannot_be_used_is_one_line(
-    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    line: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "out").write_text("a file")
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KVPATH_CACHE", "out/cache")
     monkeypatch.setenv("KVPATH_GRAFANA_URL", "http://127.0.0.1:1")
-    assert main(line.replace("FILE", "out").replace("DIR", "empty").split()) in (1, 2)
+    assert main(line.replace("FILE", file).replace("DIR", "empty").replace("GOLDEN", str(GOLDEN)).split()) in (1, 2)
     printed = capsys.readouterr().err
     assert printed.startswith(f"kvpath {line.split()[0]}: ")
     assert printed.count("\n") == 1

@@ -10,9 +10,10 @@ import httpx
 BENCH = """
 import time
 from stack.router import bench
-with bench._stub("prefill", "P") as prefill, bench._stub("decode", "D") as decode, bench._router(prefill, decode) as (port, _):
-    print(port, flush=True)
-    time.sleep(600)
+with bench._stub("prefill", "P") as prefill, bench._stub("decode", "D") as decode:
+    with bench._router(prefill, decode) as (port, _):
+        print(port, flush=True)
+        time.sleep(600)
 """
 
 
