@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the report as JSON")
     form.add_argument("--html", type=Path, metavar="FILE", help="write the report as one self-contained page")
-    parser.add_argument("--result", type=Path, metavar="FILE", help="an experiment's result, for --html")
+    parser.add_argument(
+        "--result", type=Path, metavar="PATH", help="with --html: an experiment's folder or result.json"
+    )
     parser.add_argument("--since", type=duration_s, metavar="DURATION", help="how far back: 90s, 15m, 2h (default: 1h)")
     parser.add_argument(
         "--limit", type=positive, metavar="N", help=f"newest N traces (default: {DEFAULT_LIMIT}, of a file all)"
@@ -31,6 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints the report; returns 0, 1 when traces cannot be had, 2 for a wrong command line."""
+    if args.result is not None and args.html is None:
+        print("kvpath report: --result is for --html: its verdict is part of the page", file=sys.stderr)
+        return 2
     try:
         traces = load_traces(args.url, args.traces, args.since, args.limit)
     except InputError as error:
@@ -49,12 +54,18 @@ def run(args: argparse.Namespace) -> int:
 
 def _write_html(args: argparse.Namespace, traces: list[Trace], analysed: list[Analysed]) -> int:
     from stack.view.report import html_report  # the page is of no concern to the other forms
-    from stack.view.verdict import result_beside
+    from stack.view.verdict import ResultError, named_result, result_beside
 
-    result = args.result or (result_beside(args.traces) if args.traces else None)
-    source = f"file {args.traces.name}" if args.traces else f"trace store {args.url or DEFAULT_URL}"
     try:
-        args.html.write_text(html_report(traces, analysed, result, source), encoding="utf-8")
+        named = named_result(args.result)
+    except ResultError as error:
+        print(f"kvpath report: {error}", file=sys.stderr)
+        return 2
+    result = named or (result_beside(args.traces) if args.traces else None)
+    source = f"file {args.traces.name}" if args.traces else f"trace store {args.url or DEFAULT_URL}"
+    page = html_report(traces, analysed, result, source)
+    try:
+        args.html.write_text(page, encoding="utf-8")
     except OSError as error:
         print(f"kvpath report: cannot write {args.html}: {error.strerror or error}", file=sys.stderr)
         return 1

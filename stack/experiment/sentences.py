@@ -49,7 +49,7 @@ def median_sentence(arms: tuple[str, str], median: Compared, differs: bool | Non
 
 
 def split_sentences(arms: tuple[str, str], split: Split, mean: Compared, differs: bool | None) -> list[str]:
-    """The difference of the means and its causes, the largest first, the unnamed rest last; then what is within noise."""
+    """The difference of the means and its causes: largest first, the unnamed rest last; then what is within noise."""
     d = mean.difference
     opening = f"The means, {arms[0]} minus {arms[1]}, differ by {_ms(split.difference_ns)} ms"
     if mean.differs is not None:

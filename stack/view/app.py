@@ -102,8 +102,11 @@ def _add_data(app: FastAPI, traces: AnalysedTraces, result: Path | None) -> None
         if newest_s is not None:
             newest = max((e.row["start_ms"] for e in entries), default=0.0)
             entries = [e for e in entries if e.row["start_ms"] >= newest - newest_s * 1000]
-        return _answer(source | {"left": left} | comparison_document([e.analysed for e in entries]))
+        beside = verdict_document(result, [e.analysed.trace_id for e in entries])["beside"]
+        about = source | {"left": left, "beside": beside}
+        return _answer(about | comparison_document([e.analysed for e in entries]))
 
     @app.get(f"{PATH}api/verdict")
     def verdict() -> Response:
-        return _answer(source | verdict_document(result))
+        entries, _ = traces.refresh()
+        return _answer(source | verdict_document(result, [e.analysed.trace_id for e in entries]))

@@ -16,7 +16,7 @@ from stack.analysis.trace_input import InputError, add_source_arguments, load_tr
 from stack.serving import serve
 from stack.view.app import PATH, create_app
 from stack.view.feed import DEFAULT_LIMIT, Feed, FileFeed, RemoteFeed
-from stack.view.verdict import RESULT_NAME, result_beside
+from stack.view.verdict import ResultError, named_result, result_beside
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,22 +24,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_source_arguments(parser)
     parser.add_argument("--result", type=Path, metavar="PATH", help="an experiment's folder or result.json")
     parser.add_argument("--limit", type=positive, metavar="N", help=f"newest N requests (default: {DEFAULT_LIMIT})")
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1 (default: a free one)")
+    parser.add_argument("--port", type=int, help="serve on this port of 127.0.0.1 (default: a free one)")
     parser.add_argument("--open", action="store_true", help="also open the page in the browser")
 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the page's address, and serves the page where no store does. Returns 0, 1 without traces, 2 for misuse."""
     try:
-        if args.traces is None and not args.result and _serves_page(args.url or DEFAULT_URL):
+        result = named_result(args.result)
+        own_port = args.port is not None
+        if args.traces is None and result is None and not own_port and _serves_page(args.url or DEFAULT_URL):
             return _show(f"{(args.url or DEFAULT_URL).rstrip('/')}{PATH}", args.open)
-        result = _result(args.result)
         if args.traces is not None:
             feed = FileFeed(args.traces, load_traces(None, args.traces, None, args.limit))
             return _listen(feed, result or result_beside(args.traces), args)
         with closing(RemoteFeed(args.url or DEFAULT_URL, limit=args.limit or DEFAULT_LIMIT)) as remote:
             remote.newest()  # an unreachable store is said now
             return _listen(remote, result, args)
+    except ResultError as error:
+        print(f"kvpath view: {error}", file=sys.stderr)
+        return 2
     except (InputError, SourceError) as error:
         print(f"kvpath view: {error}", file=sys.stderr)
         return error.exit_code if isinstance(error, InputError) else 1
@@ -47,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _listen(feed: Feed, result: Path | None, args: argparse.Namespace) -> int:
     try:
-        listener = socket.create_server(("127.0.0.1", args.port))
+        listener = socket.create_server(("127.0.0.1", args.port or 0))
     except (OSError, OverflowError) as error:
         print(f"kvpath view: cannot listen on 127.0.0.1:{args.port}: {error}; pick another --port", file=sys.stderr)
         return 1
@@ -55,14 +59,6 @@ def _listen(feed: Feed, result: Path | None, args: argparse.Namespace) -> int:
         _show(f"http://127.0.0.1:{listener.getsockname()[1]}{PATH} ({feed.name}; Ctrl-C ends it)", args.open)
         serve(create_app(feed, result), listener)
         return 0
-
-
-def _result(given: Path | None) -> Path | None:
-    """The file of ``--result``, which may name the run's folder."""
-    result = given / RESULT_NAME if given is not None and given.is_dir() else given
-    if result is not None and not result.is_file():
-        raise InputError(f"--result {given}: there is no such file, and no {RESULT_NAME} in such a folder", 2)
-    return result
 
 
 def _serves_page(url: str) -> bool:

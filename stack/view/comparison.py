@@ -1,4 +1,4 @@
-"""The stage comparison as the page draws it: the report's document, and push less pull for every stage."""
+"""The stage comparison as the page draws it: the report's document, and push minus pull for every stage."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MEASURES = ("mean", *(f"p{p}" for p in PERCENTILES))
 
 
 def comparison_document(analysed: Sequence[Analysed]) -> dict[str, Any]:
-    """Returns figures by mode and ``differences`` (push less pull; ``None`` when one of them has no figures)."""
+    """Returns figures by mode and ``differences`` (push minus pull; ``None`` when one of them has no figures)."""
     found = compare(analysed)
     document = report_document(found, ())
     del document["requests"]

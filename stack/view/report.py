@@ -44,10 +44,11 @@ def report_data(
         "requests": [detail["row"] for detail in details.values()],
         "selection": f"Of each mode: the {SLOWEST} slowest requests, the one nearest the median, and failures.",
     }
+    verdict = verdict_document(result, by_id)
     return {
         "requests": requests,
-        "comparison": comparison_document(analysed) | {"left": 0},
-        "verdict": verdict_document(result),
+        "comparison": comparison_document(analysed) | {"left": 0, "beside": verdict["beside"]},
+        "verdict": verdict,
         **{f"requests/{trace_id}": detail for trace_id, detail in details.items()},
     }
 

@@ -1,4 +1,4 @@
-// The comparison's two charts: stages stacked, mode below mode, and push less pull stage by stage.
+// The comparison's two charts: stages stacked, mode below mode, and push minus pull stage by stage.
 
 const stageTime = (mode, stage, measure) => mode.stages[stage].time[measure];
 
@@ -33,7 +33,7 @@ function differenceChart(doc, measure) {
   const order = doc.stage_order;
   const all = [...order.map((stage) => [stage, doc.differences.stages[stage][measure]]), ["TTFT", doc.differences.ttft[measure]]];
   const full = Math.max(...all.map(([, ns]) => Math.abs(ns)), 1);
-  return el("div", { class: "chart differences", role: "group", "aria-label": `Push less pull, ${measure}` },
+  return el("div", { class: "chart differences", role: "group", "aria-label": `Push minus pull, ${measure}` },
     el("div", { class: "chart-line ends", "aria-hidden": "true" }, el("span", { class: "chart-name" }),
       el("span", { class: "both-ends" }, el("span", {}, "← push is shorter"), el("span", {}, "push is longer →")), el("span", { class: "chart-value" })),
     all.map(([stage, ns]) => {

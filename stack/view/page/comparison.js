@@ -36,6 +36,7 @@ function doubts(doc, counted) {
   return [
     doubtful.length ? el("p", { class: "remarks warn" },
       `~ Too few requests to believe: ${doubtful.join(", ")}. Needed: ${needed}.`) : null,
+    doc.beside ? el("p", { class: "remarks" }, told(doc.beside)) : null,
     doc.differences ? el("p", { class: "remarks" },
       "A difference between modes may be the link's, not the protocol's: compare WRITE and READ rates first. ",
       el("a", { href: "#/verdict" }, "The verdict"), " does.") : null,
@@ -44,11 +45,11 @@ function doubts(doc, counted) {
 
 function differences(doc, counted) {
   if (!doc.differences) {
-    return el("section", {}, el("h2", {}, "Push less pull"), el("p", {}, "There is nothing to subtract: only ",
+    return el("section", {}, el("h2", {}, "Push minus pull"), el("p", {}, "There is nothing to subtract: only ",
       counted.map((mode) => mode.mode).join(", "), " has requests that count."));
   }
   const place = el("div", {}, differenceChart(doc, comparing.measure));
-  return el("section", {}, el("h2", {}, "Push less pull, in ms"),
+  return el("section", {}, el("h2", {}, "Push minus pull, in ms"),
     el("fieldset", { class: "choice" }, el("legend", {}, "Of"), doc.measures.map((measure) => el("label", {},
       el("input", { type: "radio", name: "measure", checked: measure === comparing.measure,
                     onchange: () => { comparing.measure = measure; fill(place, differenceChart(doc, measure)); } }),

@@ -180,3 +180,19 @@ def test_a_wrong_command_line_is_exit_2(arguments, capsys):
         run(*arguments)
     assert caught.value.code == 2
     assert capsys.readouterr().err
+
+
+def test_a_result_is_for_the_page_and_must_be_one(tmp_path, capsys):
+    traces = tmp_path / "traces.json"
+    write_file(traces, [push_trace()])
+    (tmp_path / "wrong.json").write_text("{}")
+    for arguments, words in (
+        (["--result", str(tmp_path)], "--result is for --html"),
+        (["--result", str(tmp_path / "wrong.json"), "--html", str(tmp_path / "r.html")], "there is no verdict in it"),
+        (["--result", str(tmp_path / "none.json"), "--html", str(tmp_path / "r.html")], "there is no such file"),
+    ):
+        assert run("--traces", str(traces), *arguments) == 2
+        errors = capsys.readouterr().err
+        assert errors.count("\n") == 1
+        assert words in errors
+    assert not (tmp_path / "r.html").exists()

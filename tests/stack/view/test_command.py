@@ -7,15 +7,19 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
+from stack import experiment
 from stack.analysis.otlp_json import write_file
 from stack.analysis.synthetic import push_trace
 from stack.store.settings import StoreSettings
 from stack.store.testing import opened
 from stack.view import command
+
+RESULTS = Path(experiment.__file__).parent / "results"
 
 
 def run(*arguments: str) -> int:
@@ -46,10 +50,16 @@ def test_a_file_is_served_until_interrupted(tmp_path):
     assert (served.returncode, errors) == (0, "")
 
 
-def test_the_result_may_be_named_by_its_folder(tmp_path):
-    (tmp_path / "result.json").write_text("{}")
-    assert command._result(tmp_path) == command._result(tmp_path / "result.json") == tmp_path / "result.json"
-    assert command._result(None) is None
+def test_a_port_is_served_also_where_the_store_serves_the_page(tmp_path):
+    with opened(StoreSettings(path=tmp_path / "t.db")) as client:
+        arguments = [sys.executable, "-m", "stack", "view", "--url", str(client.base_url), "--port", "0"]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=os.environ) as served:
+            assert served.stdout is not None
+            address = served.stdout.readline().split()[2]
+            assert not address.startswith(str(client.base_url))
+            assert httpx.get(f"{address}api/requests").status_code == 200
+            served.send_signal(signal.SIGINT)
+            served.wait(20)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +68,8 @@ def test_the_result_may_be_named_by_its_folder(tmp_path):
         (["--traces", "nowhere.json"], 1, "cannot read nowhere.json"),
         (["--url", "ftp://x"], 1, "is not an http:// or https:// URL"),
         (["--result", "nowhere.json"], 2, "there is no such file"),
+        (["--result", str(RESULTS / "h200-tracing.json")], 2, "there is no verdict in it"),
+        (["--result", __file__], 2, "test_command.py cannot be read"),
         (["--url", "http://127.0.0.1:1"], 1, "cannot reach"),
     ],
 )

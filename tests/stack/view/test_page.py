@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from connector import names
-from stack.analysis.synthetic import push_trace
+from stack import experiment
+from stack.analysis.synthetic import pull_trace, push_trace
 from stack.analysis.trace import STATUS_ERROR, Trace
 from stack.store.settings import StoreSettings
 from stack.store.testing import opened, served
@@ -103,6 +104,18 @@ def test_the_verdict(open_page: Opener, mixed_view: str) -> None:
     page = open_page(f"{mixed_view}#/verdict")
     ready(page, "Verdict")
     assert page.locator(".verdict li").count() == 2
+    recorded = Path(experiment.__file__).parent / "results" / "h200-host-16.json"
+    with served(create_app(FileFeed(Path("t.json"), [push_trace(), pull_trace(number=2)]), recorded)) as url:
+        whole = open_page(f"{url}/view/#/verdict")
+        ready(whole, "Verdict")
+        text = whole.locator("main").inner_text()
+        for expected in ("may be others", "WRITE, ", "TTFT p50", "pull minus push", "95 % interval", "Note: "):
+            assert expected in text, expected
+        whole.goto(f"{url}/view/#/comparison")
+        ready(whole, "Comparison")
+        text = whole.locator("main").inner_text()
+        assert "the requests on this page may be others" in text
+        assert "Push minus pull, in ms" in text
     with served(create_app(FileFeed(Path("t.json"), [push_trace()]))) as url:
         other = open_page(f"{url}/view/#/verdict")
         ready(other, "Verdict")
