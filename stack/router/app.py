@@ -27,7 +27,7 @@ from stack.router.conversations.memory import Memory
 from stack.router.conversations.process_memory import ProcessMemory
 from stack.router.conversations.turns import Conversations, Limits
 from stack.router.endpoint import GenerationEndpoint
-from stack.router.errors import NoEngineError, RouterError, error_body
+from stack.router.errors import NoEngineError, RouterError, ShuttingDownError, error_body
 from stack.router.health import HealthWatch
 from stack.router.metrics import MemoryCollector, RouterMetrics, StateCollector
 from stack.router.mode import ModePolicy
@@ -165,7 +165,10 @@ def _add_models_route(app: RouterApp, upstream: Upstream) -> None:
         engine = min(healthy, key=lambda engine: (engine.settings.role != DECODE, engine.settings.role != PREFILL))
         authorization = request.headers.get("authorization")
         headers = {"authorization": authorization} if authorization else None
-        status, body = await upstream.get(engine, "/v1/models", headers)
+        try:
+            status, body = await upstream.get(engine, "/v1/models", headers)
+        except asyncio.CancelledError:  # the server's, which waits no longer; raised again it would answer by itself
+            raise ShuttingDownError() from None
         return Response(body, status, media_type="application/json")
 
 

@@ -78,7 +78,7 @@ class GenerationEndpoint:
             exchange.error_type = type(error).__name__
             await responder.fail(RouterError("internal error of the router; see its log"))
         except asyncio.CancelledError:  # the server's, which waits no longer; raised again it would answer by itself
-            stopping = ShuttingDownError("the router is shutting down; send the request again")
+            stopping = ShuttingDownError()
             exchange.error_type = stopping.error_type
             await responder.fail(stopping)
         finally:

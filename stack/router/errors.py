@@ -68,6 +68,9 @@ class NoEngineError(RouterError):
 class ShuttingDownError(NoEngineError):
     error_type = "shutting_down"
 
+    def __init__(self) -> None:
+        super().__init__("the router is shutting down; send the request again")
+
 
 class UnreachableError(RouterError):
     status = 502

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import asynccontextmanager
 
 import httpx
 import pytest
@@ -89,17 +90,27 @@ def test_it_serves_and_stops_cleanly_although_no_collector_answers(tmp_path, sig
             process.kill()
 
 
-@pytest.mark.parametrize("stream", [True, False])
-async def test_what_it_stops_in_flight_gets_an_error_in_the_openai_shape(tmp_path, decode, events, stream):
-    decode.reply = Reply(tokens=9, pause_at=3, resume=asyncio.Event()) if stream else Reply(hold=asyncio.Event())
+@asynccontextmanager
+async def running(tmp_path, **settings):
+    """The command as a process, with its URL."""
     config = tmp_path / "router.json"
-    config.write_text(json.dumps({"engines": [decode.settings.model_dump()], "port": 0, "default_mode": "plain"}))
+    config.write_text(json.dumps({"port": 0, "default_mode": "plain", **settings}))
     arguments = [sys.executable, "-m", "stack.router", "--config", str(config)]
     process = await asyncio.create_subprocess_exec(
         *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        url = (await process.stdout.readline()).decode().split()[-1]
+        yield process, (await process.stdout.readline()).decode().split()[-1]
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_it_stops_in_flight_gets_an_error_in_the_openai_shape(tmp_path, decode, events, stream):
+    decode.reply = Reply(tokens=9, pause_at=3, resume=asyncio.Event()) if stream else Reply(hold=asyncio.Event())
+    async with running(tmp_path, engines=[decode.settings.model_dump()]) as (process, url):
         async with httpx.AsyncClient(base_url=url, timeout=10) as client:
             body = {"prompt": "p", "stream": stream}
             asking = asyncio.create_task(client.post("/v1/completions", json=body))
@@ -108,14 +119,34 @@ async def test_what_it_stops_in_flight_gets_an_error_in_the_openai_shape(tmp_pat
             response = await asking
         _, log = await asyncio.wait_for(process.communicate(), 5)
         assert process.returncode == 0
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
     assert response.status_code == (200 if stream else 503)
     error = events(response.text)[-1] if stream else response.json()
     assert error["error"]["code"] == "shutting_down"
     assert set(error["error"]) == {"message", "type", "param", "code"}
     assert response.headers.get("retry-after") == (None if stream else "1")
     assert names.HEADER_REQUEST_ID in response.headers
+    assert b"Traceback" not in log
+
+
+async def test_also_what_an_engine_was_asked_for_the_client(tmp_path):
+    asked = asyncio.Event()
+
+    async def engine(reader, writer):
+        if (await reader.readline()).startswith(b"GET /v1/models"):
+            asked.set()
+            await reader.read()  # until the router gives up
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+        writer.close()
+
+    async with await asyncio.start_server(engine, "127.0.0.1", 0) as server:
+        only = {**D, "url": f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"}
+        async with running(tmp_path, engines=[only], health_timeout_s=30) as (process, url):
+            async with httpx.AsyncClient(base_url=url, timeout=10) as client:
+                asking = asyncio.create_task(client.get("/v1/models"))
+                await asyncio.wait_for(asked.wait(), 5)
+                process.send_signal(signal.SIGINT)
+                response = await asking
+            _, log = await asyncio.wait_for(process.communicate(), 5)
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "shutting_down")
     assert b"Traceback" not in log
