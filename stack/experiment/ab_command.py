@@ -79,6 +79,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if args.probe is not None:  # also where nothing is measured: a wrong file is said at once
+        from stack.experiment.local_probe import read_probe
+
+        read_probe(args.probe)
     lines: list[Line] = []
     out = args.out or Path("out/ab", args.preset or DEMO.name)
     if args.router is None and args.preset in PRESETS and PRESETS[args.preset].prefill_cache:

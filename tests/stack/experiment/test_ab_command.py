@@ -60,6 +60,14 @@ def test_the_dry_run_prints_plan_and_published_values_and_asks_nobody(capsys, tm
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("preset", ["seed", "reuse"])
+def test_the_dry_run_refuses_a_probe_that_is_none(preset, capsys, tmp_path):
+    absent, other = tmp_path / "nofile.json", tmp_path / "other.json"
+    other.write_text("{}")
+    for path in (absent, other):
+        assert path.name in refused(capsys, "--preset", preset, "--dry-run", "--probe", str(path))
+
+
 def test_the_dry_run_as_json(capsys):
     assert run("--preset", "seed", "--dry-run", "--json", "--seed", "5") == 0
     plan = json.loads(capsys.readouterr().out)
