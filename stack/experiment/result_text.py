@@ -32,7 +32,8 @@ def result_text(result: Result, terminal: Terminal) -> str:
         lines += _table(plan, cell, whole, terminal)
         lines += ["", *_cell_end(cell, terminal), ""]
     lines += [f"note: {note}" for note in result.measured.notes]
-    legend = f"= no difference (its 95 % interval holds 0); ? fewer than {MIN_PAIRS} pairs of blocks, no conclusion; "
+    legend = f"difference: {plan.arms[0]} minus {plan.arms[1]}, ratio: {plan.arms[0]} over {plan.arms[1]}; "
+    legend += f"= no difference (its 95 % interval holds 0); ? fewer than {MIN_PAIRS} pairs of blocks, no conclusion; "
     legend += "~ too few requests for this percentile. Times in ms. One row in twenty differs by chance."
     if whole and any(cell.stages for cell in result.cells):
         legend += f" {STAGE_LEGEND} {OUTSIDE}: the client's TTFT less the router's, the way there and back."

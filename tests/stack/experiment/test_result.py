@@ -85,6 +85,7 @@ def test_the_text_fits_80_columns(record, unicode):
     for expected in ("TTFT p50", "flight p99~", "Verdict", "No difference", "note: a note", "0 in both: handshake"):
         assert expected in text
     assert "outside: the client's TTFT less the router's" in " ".join(text.split())
+    assert "difference: push minus pull, ratio: push over pull" in " ".join(text.split())
 
 
 def test_several_cells_have_a_short_table_and_a_verdict_each(record):
