@@ -15,9 +15,9 @@ CONTROL = Control()
 choose = EnginePool.choose
 
 
-def choose_late(self: EnginePool, role: Any, mode: str) -> Any:
+def choose_late(self: EnginePool, role: Any, *args: Any, **kwargs: Any) -> Any:
     CONTROL.hold(CHOICE_OF_P if role == PREFILL else CHOICE_OF_D)
-    return choose(self, role, mode)
+    return choose(self, role, *args, **kwargs)
 
 
 if __name__ == "__main__":
