@@ -29,8 +29,8 @@ _HELD_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 120.0, 480.0)
 class Metric:
     """A metric's name on ``/metrics`` (counters gain ``_total`` there), kind, help, labels and buckets.
 
-    Of a counter that tells of losses, ``from_zero`` has the label values that are known beforehand: their series are
-    there from the start, because no rate and no alert sees a series that begins at 1.
+    Of a counter, ``from_zero`` has the label values that are known beforehand: their series are there from the start,
+    because no rate sees the event with which a series begins.
     """
 
     name: str
@@ -42,6 +42,11 @@ class Metric:
 
 
 _EACH_MODE = tuple((mode,) for mode in names.TRANSFER_MODES)
+_EACH_OPERATION = (
+    (names.MODE_PUSH, names.OPERATION_WRITE),
+    (names.MODE_PULL, names.OPERATION_READ),
+    (names.MODE_REUSE, names.OPERATION_READ),
+)
 STAGE_SECONDS = Metric(
     "kvpath_stage_seconds", "histogram", "Time of one stage of a KV transfer, by mode.", ("mode", "stage"), _SECONDS
 )
@@ -50,30 +55,49 @@ TRANSFERS = Metric(
     "counter",
     "KV transfers that ended, by outcome (done or the error's type).",
     ("mode", "operation", "outcome"),
+    from_zero=tuple((*operation, "done") for operation in _EACH_OPERATION),
 )
 TRANSFERRED_BYTES = Metric(
-    "kvpath_transferred_bytes", "counter", "Bytes of KV cache transferred.", ("mode", "operation")
+    "kvpath_transferred_bytes",
+    "counter",
+    "Bytes of KV cache transferred.",
+    ("mode", "operation"),
+    from_zero=_EACH_OPERATION,
 )
 DESCRIPTORS = Metric(
-    "kvpath_transfer_descriptors", "counter", "Descriptors handed to NIXL for transfers.", ("mode", "operation")
+    "kvpath_transfer_descriptors",
+    "counter",
+    "Descriptors handed to NIXL for transfers.",
+    ("mode", "operation"),
+    from_zero=_EACH_OPERATION,
 )
 RUNS = Metric(
     "kvpath_transfer_contiguous_runs",
     "counter",
     "Runs of descriptors adjacent on both sides; far fewer than descriptors means the blocks were contiguous.",
     ("mode", "operation"),
+    from_zero=_EACH_OPERATION,
 )
 TRANSFER_SECONDS = Metric(
-    "kvpath_transfer_seconds", "counter", "Submit and flight, summed over transfers.", ("mode", "operation")
+    "kvpath_transfer_seconds",
+    "counter",
+    "Submit and flight, summed over transfers.",
+    ("mode", "operation"),
+    from_zero=_EACH_OPERATION,
 )
 REGISTRATIONS = Metric(
-    "kvpath_registrations", "counter", "Push registrations, sent by D and received by P.", ("direction",)
+    "kvpath_registrations",
+    "counter",
+    "Push registrations, sent by D and received by P.",
+    ("direction",),
+    from_zero=(("sent",), ("received",)),
 )
 RENDEZVOUS = Metric(
     "kvpath_rendezvous",
     "counter",
     "Registrations matched with prefills, by what came last.",
     ("last_arrival",),
+    from_zero=((names.LAST_ARRIVAL_REGISTRATION,), (names.LAST_ARRIVAL_PREFILL,)),
 )
 RENDEZVOUS_WAIT_SECONDS = Metric(
     "kvpath_rendezvous_wait_seconds",
@@ -107,6 +131,7 @@ REUSE_TOKENS = Metric(
     "counter",
     "Prompt tokens of requests of mode reuse on P: reused (KV read from D) or recomputed; P's own cache is neither.",
     ("outcome",),
+    from_zero=(("reused",), ("recomputed",)),
 )
 BLOCKS_PINNED = Metric("kvpath_blocks_pinned", "gauge", "Blocks that D keeps of finished requests, for mode reuse.")
 BLOCKS_PINNED_LIMIT = Metric("kvpath_blocks_pinned_limit", "gauge", "Blocks that D may keep at most, for mode reuse.")

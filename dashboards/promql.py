@@ -7,6 +7,7 @@ zero, and a quantile of no observation is NaN, which no comparison keeps. ``by``
 from __future__ import annotations
 
 from dashboards.metric import Metric
+from dashboards.prometheus_metrics import UP
 from dashboards.settings import WINDOW
 
 IN_MODE = 'mode=~"$mode"'
@@ -44,14 +45,17 @@ def rate(series: str, by: str, where: str = "", window: str = WINDOW) -> str:
 def growth(counter: Metric, by: str, where: str = "", window: str = WINDOW) -> str:
     """What a counter grew by, for rare events: a series that was not there before counts with all it has.
 
-    ``increase`` alone misses the first event of a kind, because the series begins with it.
+    ``increase`` alone misses the first event of a kind, because the series begins with it; after a restart as well.
     """
     return growth_of(counter.total, by, where, window)
 
 
 def growth_of(series: str, by: str, where: str = "", window: str = WINDOW) -> str:
     chosen = select(series, where)
-    return f"sum by ({by}) (({chosen} unless {chosen} offset {window}) or increase({chosen}[{window}]))"
+    # New: fewer samples than scrapes that succeeded. What is merely scraped for the first time may be old.
+    scrapes = f"max by (job, instance) (sum_over_time({UP.value}[{window}]))"
+    is_new = f"count_over_time({chosen}[{window}]) < on (job, instance) group_left () {scrapes}"
+    return f"sum by ({by}) (({chosen} and {is_new}) or increase({chosen}[{window}]))"
 
 
 def quantile(q: float, histogram: Metric, by: str, where: str = "", window: str = WINDOW) -> str:

@@ -88,15 +88,30 @@ def test_every_metric_can_be_observed_and_is_exposed(
     assert sorted(name[name.index("{") + 1 : -1].split(",")) == sorted(wanted.split(","))
 
 
-def test_losses_begin_at_zero_on_every_engine(engine_metrics: EngineMetrics, registry: CollectorRegistry) -> None:
+def test_what_is_known_beforehand_begins_at_zero_on_every_engine(
+    engine_metrics: EngineMetrics, registry: CollectorRegistry
+) -> None:
     """A rate sees no increase in a series that begins at 1."""
-    text = generate_latest(registry).decode()
-    for engine in (0, 1):
-        for mode in names.TRANSFER_MODES:
-            assert f'kvpath_leases_expired_total{{engine="{engine}",mode="{mode}",model_name="m"}} 0.0' in text
-        for kind in metrics.LOSS_KINDS:
-            assert f'kvpath_telemetry_lost_total{{engine="{engine}",kind="{kind}",model_name="m"}} 0.0' in text
-        assert f'kvpath_telemetry_errors_total{{engine="{engine}",model_name="m"}} 0.0' in text
+
+    def begins(metric: metrics.Metric, **labels: str) -> bool:
+        each_engine = ({"model_name": "m", "engine": engine, **labels} for engine in ("0", "1"))
+        return all(registry.get_sample_value(f"{metric.name}_total", labels) == 0 for labels in each_engine)
+
+    for mode in names.TRANSFER_MODES:
+        assert begins(metrics.LEASES_EXPIRED, mode=mode)
+        operation = names.OPERATION_WRITE if mode == names.MODE_PUSH else names.OPERATION_READ
+        assert begins(metrics.TRANSFERS, mode=mode, operation=operation, outcome="done")
+        for metric in (metrics.TRANSFERRED_BYTES, metrics.DESCRIPTORS, metrics.RUNS, metrics.TRANSFER_SECONDS):
+            assert begins(metric, mode=mode, operation=operation)
+    for kind in metrics.LOSS_KINDS:
+        assert begins(metrics.TELEMETRY_LOST, kind=kind)
+    assert begins(metrics.TELEMETRY_ERRORS)
+    assert begins(metrics.REGISTRATIONS, direction="sent")
+    assert begins(metrics.REGISTRATIONS, direction="received")
+    assert begins(metrics.RENDEZVOUS, last_arrival=names.LAST_ARRIVAL_REGISTRATION)
+    assert begins(metrics.RENDEZVOUS, last_arrival=names.LAST_ARRIVAL_PREFILL)
+    assert begins(metrics.REUSE_TOKENS, outcome="reused")
+    assert begins(metrics.REUSE_TOKENS, outcome="recomputed")
 
 
 def test_a_gauge_shows_the_latest_value(engine_metrics: EngineMetrics, registry: CollectorRegistry) -> None:

@@ -1,7 +1,8 @@
 """Stories for promtool: what happens minute by minute, and when the alert fires.
 
 Every alert has at least one story in which it fires and recovers, and one in which all is well and it stays quiet.
-Values are in promtool's notation: ``0+2x30`` grows by 2 a minute for 30 minutes.
+Values are in promtool's notation: ``0+2x30`` grows by 2 a minute for 30 minutes. Unless a story says otherwise, every
+scrape of every target succeeds.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from connector import names
 from dashboards import collector_metrics as collector
 from dashboards import engine_metrics as engines
 from dashboards import exporter_metrics as exporter
+from dashboards import prometheus_metrics as prometheus
 from dashboards import router_metrics as router
 from dashboards import vllm_metrics as vllm
 from dashboards.metric import Metric
@@ -32,6 +34,9 @@ READ = {"operation": names.OPERATION_READ, "outcome": engines.DONE}
 def series(name: str, *labels: Mapping[str, str]) -> str:
     merged = {key: value for part in labels for key, value in part.items()}
     return name + "{" + ", ".join(f'{key}="{value}"' for key, value in merged.items()) + "}"
+
+
+SCRAPED = {series(prometheus.UP.value, target): "1x500" for target in (P, D, ROUTER, COLLECTOR)}
 
 
 def observed(histogram: Metric, bounds: Mapping[str, str], *labels: Mapping[str, str]) -> dict[str, str]:
@@ -59,6 +64,7 @@ _leases = series(engines.LEASES_EXPIRED.total, P, PULL)
 _released = series(engines.BLOCKS_HELD_SECONDS.count, P, PULL, DONE)
 _p_usage, _d_usage = series(vllm.KV_USAGE.value, P), series(vllm.KV_USAGE.value, D)
 _failed = series(engines.TRANSFERS.total, P, PUSH, {"operation": names.OPERATION_WRITE, "outcome": "timeout"})
+_p_up = series(prometheus.UP.value, P)
 _bytes = series(engines.TRANSFERRED_BYTES.total, D, PULL, {"operation": names.OPERATION_READ})
 _seconds = series(engines.TRANSFER_SECONDS.total, D, PULL, {"operation": names.OPERATION_READ})
 _reads = series(engines.TRANSFERS.total, D, PULL, READ)
@@ -89,6 +95,21 @@ def _ttft(mode: Mapping[str, str], half_a_second: str, two_seconds: str) -> dict
     bounds = {"0.25": "0x900", "0.5": half_a_second, "2": two_seconds, "+Inf": two_seconds}
     return observed(router.TTFT, bounds, ROUTER, mode)
 
+
+FIRST_FAILURE = Story(
+    "KvpathTransfersFailing",
+    "the first failure there ever was, and no other",
+    {_failed: "_x5 1x40"},
+    quiet=(4, 20),
+    firing=(6, 12),
+)
+FAILURE_AFTER_RESTART = Story(
+    "KvpathTransfersFailing",
+    "P failed once, long ago, restarts, and fails once again",
+    {_p_up: "1x20 0 1x40", _failed: "1x20 stale _x3 1x40"},
+    quiet=(20, 24, 40),
+    firing=(25, 30),
+)
 
 STORIES = (
     Story(
@@ -148,6 +169,13 @@ STORIES = (
     ),
     Story(
         "KvpathRegistrationsUnanswered",
+        "the first that there ever was is not answered, and there is no other",
+        {_sent: "0x5 1x40", _received: "0x46"},
+        quiet=(5, 10, 35),
+        firing=(14, 20),
+    ),
+    Story(
+        "KvpathRegistrationsUnanswered",
         "all are answered, the newest within a minute; then idle",
         {_sent: "0+10x20 200x40", _received: "0+10x19 190 200x40"},
         quiet=(10, 20, 22, 30, 50),
@@ -196,14 +224,21 @@ STORIES = (
         _held("30", "0+1x60") | {_p_usage: "0.1x60"},
         quiet=(20, 50),
     ),
+    FIRST_FAILURE,
+    FAILURE_AFTER_RESTART,
     Story(
         "KvpathTransfersFailing",
-        "the first failure there ever was, and no other",
-        {_failed: "_x5 1x40"},
-        quiet=(4, 20),
-        firing=(6, 12),
+        "P fails and is first scraped half an hour later",
+        {_p_up: "_x29 1x30", _failed: "_x29 1x30"},
+        quiet=(30, 35, 45),
     ),
-    Story("KvpathTransfersFailing", "one more", {_failed: "1x20 2x30"}, quiet=(15, 40), firing=(22, 28)),
+    Story(
+        "KvpathTransfersFailing",
+        "a scrape of P does not succeed, long after a failure",
+        {_p_up: "1x20 0 1x30", _failed: "1x20 stale 1x30"},
+        quiet=(20, 22, 31, 33),
+    ),
+    Story("KvpathTransfersFailing", "one more", {_failed: "1x20 2x30"}, quiet=(5, 15, 40), firing=(22, 28)),
     Story("KvpathTransfersFailing", "none", {series(engines.TRANSFERS.total, D, PULL, READ): "0+9x40"}, quiet=(9, 40)),
     Story(
         "KvpathCompletionsMissing",

@@ -14,7 +14,7 @@ from dashboards.alerts import ALERTS, RECORDS, to_yaml
 from dashboards.alerts.rules import Alert, Group
 from dashboards.boards import BOARDS
 from dashboards.catalogue import known_series
-from tests.dashboards.alert_cases import STORIES, Story
+from tests.dashboards.alert_cases import FAILURE_AFTER_RESTART, FIRST_FAILURE, SCRAPED, STORIES, Story
 from tests.dashboards.promql import labels_of
 
 RULES = generate.HERE / "alerts" / "kvpath.yaml"
@@ -70,7 +70,7 @@ def promtool_test(promtool: Path, folder: Path, rules: str, stories: list[Story]
         {
             "interval": "1m",
             "name": f"{story.alert}: {story.what}",
-            "input_series": [{"series": name, "values": values} for name, values in story.happens.items()],
+            "input_series": [{"series": name, "values": values} for name, values in (SCRAPED | story.happens).items()],
             "promql_expr_test": [
                 {
                     "expr": f'count(ALERTS{{alertname="{story.alert}", alertstate="firing"}})',
@@ -107,3 +107,22 @@ def test_a_rule_that_never_or_always_fires_is_found_out(mutant: str, tool: Tool,
     alert = next(each for each in ALERTS if each.name == "KvpathTransfersStuck")
     stories = [story for story in STORIES if story.alert == alert.name]
     assert promtool_test(tool("promtool"), tmp_path, with_expr(alert, mutant), stories)
+
+
+_FAILED = 'kvpath_transfers_total{outcome!="done"}'
+
+
+@pytest.mark.parametrize(
+    ("mutant", "missed"),
+    [
+        (f"increase({_FAILED}[10m]) > 0", FIRST_FAILURE),
+        (f"(({_FAILED} unless {_FAILED} offset 10m) or increase({_FAILED}[10m])) > 0", FAILURE_AFTER_RESTART),
+    ],
+)
+def test_growth_that_misses_the_first_event_of_a_series_is_found_out(
+    mutant: str, missed: Story, tool: Tool, tmp_path: Path
+) -> None:
+    alert = next(each for each in ALERTS if each.name == missed.alert)
+    assert not promtool_test(tool("promtool"), tmp_path, with_expr(alert), [missed])
+    complaint = promtool_test(tool("promtool"), tmp_path, with_expr(alert, mutant), [missed])
+    assert f"time: {min(missed.firing)}m" in complaint
