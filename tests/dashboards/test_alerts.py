@@ -70,7 +70,9 @@ def promtool_test(promtool: Path, folder: Path, rules: str, stories: list[Story]
         {
             "interval": "1m",
             "name": f"{story.alert}: {story.what}",
-            "input_series": [{"series": name, "values": values} for name, values in (SCRAPED | story.happens).items()],
+            "input_series": [
+                {"series": name, "values": values} for name, values in {**SCRAPED, **story.happens}.items()
+            ],
             "promql_expr_test": [
                 {
                     "expr": f'count(ALERTS{{alertname="{story.alert}", alertstate="firing"}})',
