@@ -16,7 +16,7 @@ from connector import names
 from connector.kept import Kept, KeptLedger
 from connector.kept_service import KeptService
 from connector.reuse_offer import Offer, OfferDesk, cut, text_only, withdraw
-from connector.token_marks import marks_of
+from connector.token_marks import ends_of, marks_of
 
 logger = logging.getLogger(__name__)
 
@@ -144,11 +144,14 @@ class Keeper:
     def _keep(self, request: Any, answered: dict[str, Any], blocks: int) -> None:
         # The KV of the last token is computed, if at all, by a step that may not have ended yet.
         tokens = min(answered["remote_num_tokens"], request.num_tokens - 1)
+        ends = ends_of(request.num_prompt_tokens, tokens)
         params = {
             **answered,
             "remote_block_ids": cut(answered["remote_block_ids"], tokens, self._block_size),
             "remote_num_tokens": tokens,
-            names.PARAM_TOKEN_MARKS: marks_of(request.all_token_ids[:tokens], (request.num_prompt_tokens, tokens)),
+            names.PARAM_TOKEN_MARKS: marks_of(
+                request.all_token_ids[:tokens], ends_of(request.num_prompt_tokens, tokens)
+            ),
             names.PARAM_BLOCK_SIZE: self._block_size,
             names.PARAM_INSTANCE: self._instance,
         }

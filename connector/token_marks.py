@@ -13,7 +13,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 DIGEST_DIGITS = 16
-MAX_MARKS = 8  # that are looked at; D makes two
+MAX_MARKS = 8  # that are looked at; D makes four
+MERGING_TOKENS = 8  # at the end of a text: once more text follows, the tokenizer may make others of them
+
+
+def ends_of(prompt_tokens: int, tokens: int) -> tuple[int, ...]:
+    """Where D puts marks, tokens: at the ends of the prompt and of what it keeps, and shortly before either."""
+    return (prompt_tokens - MERGING_TOKENS, prompt_tokens, tokens - MERGING_TOKENS, tokens)
 
 
 def marks_of(token_ids: Sequence[int], ends: Iterable[int]) -> list[list[Any]]:

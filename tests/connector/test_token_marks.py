@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.token_marks import marks_of, matching_tokens
+from connector.token_marks import MERGING_TOKENS, ends_of, marks_of, matching_tokens
 
 TOKENS = st.lists(st.integers(0, 2**32 - 1), max_size=200)
 
@@ -50,3 +50,14 @@ def test_what_is_not_a_mark_does_not_match(marks: Any) -> None:
 def test_only_so_many_marks_are_looked_at() -> None:
     many = marks_of(range(100), range(1, 101))
     assert matching_tokens(many, range(100), 100) == 8
+
+
+def test_a_text_whose_last_tokens_merge_with_what_follows_is_still_known_up_to_them():
+    """A prompt that ended with one token for ":" goes on with one for ":" and a line break together."""
+    prompt, answer = list(range(100)), list(range(500, 520))
+    marks = marks_of([*prompt, *answer], ends_of(len(prompt), len(prompt) + len(answer)))
+    assert matching_tokens(marks, [*prompt[:-1], 1234, *answer], 120) == 100 - MERGING_TOKENS
+    assert matching_tokens(marks, [*prompt, *answer[:5], 1234, 10, 11], 120) == 100
+    assert matching_tokens(marks, [*prompt, *answer[:-1], 1234, 10, 11], 120) == 120 - MERGING_TOKENS
+    assert matching_tokens(marks, [*prompt, *answer, 10], 120) == 120
+    assert marks_of(range(5), ends_of(4, 5)) == marks_of(range(5), [4, 5])

@@ -18,6 +18,7 @@ import pytest
 from conftest import LiveStack, eventually
 
 from connector import names
+from connector.token_marks import MERGING_TOKENS
 from stack.analysis.complete import defects
 from stack.analysis.critical_path import critical_path
 from stack.analysis.source import TraceSource
@@ -156,7 +157,9 @@ def test_p_computes_less_by_what_d_had_kept(stack: LiveStack, source: TraceSourc
             assert isinstance(prompt, int)
             assert cached == taken, "these engines have no prefix cache"
             assert isinstance(taken, int)
-            assert taken >= known, "all of the prompt before, and what of the answer is the same tokens again"
+            # All of the prompt before but what its end became when more text followed; and of the answer what is
+            # the same tokens again.
+            assert taken >= known - MERGING_TOKENS
             known = prompt
 
 
