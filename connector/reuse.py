@@ -149,9 +149,7 @@ class Keeper:
             **answered,
             "remote_block_ids": cut(answered["remote_block_ids"], tokens, self._block_size),
             "remote_num_tokens": tokens,
-            names.PARAM_TOKEN_MARKS: marks_of(
-                request.all_token_ids[:tokens], ends_of(request.num_prompt_tokens, tokens)
-            ),
+            names.PARAM_TOKEN_MARKS: marks_of(request.all_token_ids[:tokens], ends),
             names.PARAM_BLOCK_SIZE: self._block_size,
             names.PARAM_INSTANCE: self._instance,
         }
