@@ -289,7 +289,7 @@ def test_p_takes_only_what_it_can_prove_and_only_once(stack: LiveStack, source: 
     prompt = opening(33) + question(33, 0)
     first, request_id = turn(stack, prompt)
     kept = kept_of(stack, request_id)
-    (prompt_tokens, _), (all_tokens, _) = kept[names.PARAM_TOKEN_MARKS]
+    *_, (prompt_tokens, _), (all_tokens, _) = kept[names.PARAM_TOKEN_MARKS]
     another = opening(34) + question(34, 0)
     rewritten = prompt + " and an answer that was never given" + question(33, 1)
     broken = {**kept, "remote_block_ids": [["x"]]}
