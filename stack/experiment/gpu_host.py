@@ -91,7 +91,10 @@ def unpack(folder: Path, packed: Path | None) -> None:
     archive = None if packed is None else packed / f"{folder.name}.tar.gz"
     if archive is not None and archive.is_file() and not folder.exists():
         with tarfile.open(archive) as earlier:
-            earlier.extractall(folder.parent, filter="data")
+            if hasattr(tarfile, "data_filter"):  # Python 3.11 has it from 3.11.4 on
+                earlier.extractall(folder.parent, filter="data")
+            else:  # the archive is one that this command has packed
+                earlier.extractall(folder.parent)
 
 
 def pack(folder: Path, out: Path) -> None:
