@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-EARLY_CHOICES = "kvpath_router_early_choices"
-ENGINE_HEALTHY = "kvpath_router_engine_healthy"
+from stack.router.metrics import EARLY_CHOICES, ENGINE_HEALTHY
 
 
 class TargetError(Exception):
