@@ -109,7 +109,7 @@ class Bench:
                 scheduler.attach(metadata)
             worker.start(metadata)
             worker.transfer_results(results)
-            if scheduler.before_first_token:
+            if scheduler.before_first_token or scheduler.reading:
                 scheduler.output(results)
             if scheduler.before_first_token:
                 scheduler.step_ended()
