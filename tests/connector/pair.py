@@ -128,6 +128,15 @@ def errors(span: Any) -> str | None:
     return span.attributes.get(names.ATTR_ERROR_TYPE)
 
 
+def two_decode_workers(pair: Pair) -> list[Worker]:
+    """D's worker and a second one of rank 1, both connected with P's."""
+    targets = [pair.dw, pair.d.worker("agent-d1", pair.network, rank=1, world_size=2)]
+    for target in targets:
+        pair.connect(target, pair.pw)
+        pair.connect(pair.pw, target)
+    return targets
+
+
 def ready_to_write(pair: Pair) -> None:
     pair.stage()
     pair.register()

@@ -8,7 +8,16 @@ from connector import metrics, names
 from connector.carrier import write_span_id
 from connector.fake_agent import FabricError
 from tests.connector.conftest import PREFILL_LEG, TRACE_ID
-from tests.connector.pair import D_REQUEST, NOTHING_LOST, P_REQUEST, Pair, attributes, errors, ready_to_write
+from tests.connector.pair import (
+    D_REQUEST,
+    NOTHING_LOST,
+    P_REQUEST,
+    Pair,
+    attributes,
+    errors,
+    ready_to_write,
+    two_decode_workers,
+)
 
 
 def test_a_failed_preparation(connected: Pair) -> None:
@@ -64,11 +73,7 @@ def test_a_failed_flight(connected: Pair, how: str) -> None:
 
 
 def test_a_failure_of_one_of_two_writes_is_no_release_by_completion(pair: Pair) -> None:
-    second = pair.d.worker("agent-d1", pair.network, rank=1, world_size=2)
-    targets = [pair.dw, second]
-    for target in targets:
-        pair.connect(target, pair.pw)
-        pair.connect(pair.pw, target)
+    targets = two_decode_workers(pair)
     pair.stage(workers=targets)
     pair.register()
     pair.finish_prefill()

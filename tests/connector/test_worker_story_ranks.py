@@ -5,7 +5,7 @@ from __future__ import annotations
 from connector import metrics, names
 from connector.clock import now
 from tests.connector.conftest import DECODE_LEG, PREFILL_LEG
-from tests.connector.pair import D_REQUEST, NOTHING_LOST, P_REQUEST, Pair, attributes, link_ids
+from tests.connector.pair import D_REQUEST, NOTHING_LOST, P_REQUEST, Pair, attributes, link_ids, two_decode_workers
 
 
 def test_two_producer_ranks_write_into_one_decode_worker(pair: Pair) -> None:
@@ -43,11 +43,7 @@ def test_two_producer_ranks_write_into_one_decode_worker(pair: Pair) -> None:
 
 
 def test_one_producer_writes_into_two_decode_workers(pair: Pair) -> None:
-    second = pair.d.worker("agent-d1", pair.network, rank=1, world_size=2)
-    targets = [pair.dw, second]
-    for target in targets:
-        pair.connect(target, pair.pw)
-        pair.connect(pair.pw, target)
+    targets = two_decode_workers(pair)
     pair.stage(workers=targets)
     for target in targets:
         pair.register(dw=target)
